@@ -1,0 +1,67 @@
+"""One request on its way to its answer: what a handler gets beside the decoded message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from typing_extensions import Buffer
+
+from wire import codec
+
+Deliver = Callable[[Sequence[Buffer] | None], None]
+
+
+class Call:
+    """Answers exactly once: `answer` by fields, `answer_raw` by encoded bytes, or `answer_nothing` (acks = 0)."""
+
+    __slots__ = (
+        "_deliver",
+        "abandoned",
+        "answered",
+        "api_key",
+        "client_host",
+        "client_id",
+        "correlation_id",
+        "disconnect",
+        "version",
+    )
+
+    def __init__(
+        self,
+        api_key: int,
+        version: int,
+        correlation_id: int,
+        client_id: str | None,
+        client_host: str,
+        deliver: Deliver,
+        disconnect: Callable[[str], None],
+    ) -> None:
+        self.api_key = api_key
+        self.version = version
+        self.correlation_id = correlation_id
+        self.client_id = client_id or ""
+        self.client_host = client_host
+        self.answered = False
+        self.abandoned = False
+        """The client's connection is gone: whoever waits may stop, the answer would be dropped."""
+        self._deliver = deliver
+        self.disconnect = disconnect
+        """Close the client's connection, for the reason given: where the protocol has no other answer."""
+
+    def build(self, name: str, /, **fields: Any) -> Any:
+        """An entity nested in this call's response, in its version."""
+        return codec.build(self.api_key, self.version, name, **fields)
+
+    def answer(self, **fields: Any) -> None:
+        self.answer_raw([codec.respond(self.api_key, self.version, self.correlation_id, **fields)])
+
+    def answer_raw(self, buffers: Sequence[Buffer]) -> None:
+        assert not self.answered, f"second answer to a request of API {self.api_key}"
+        self.answered = True
+        self._deliver(buffers)
+
+    def answer_nothing(self) -> None:
+        assert not self.answered, f"second answer to a request of API {self.api_key}"
+        self.answered = True
+        self._deliver(None)

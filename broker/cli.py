@@ -1,0 +1,70 @@
+"""The `sealog` command."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import click
+
+from broker.config import ConfigError, load
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="sealog")
+def main() -> None:
+    """sealog: a transactional event log that speaks the Kafka protocol."""
+
+
+@main.command()
+@click.option("--data", metavar="DIR", help="Where the log is kept; made if need be.  [default: sealog-data]")
+@click.option(
+    "--listen", metavar="HOST:PORT", help="Address to serve Kafka clients on.  [default: 127.0.0.1:9092]"
+)
+@click.option(
+    "--config", "config_file", metavar="FILE", help="Settings in TOML; options given here win over it."
+)
+@click.option("-v", "--verbose", is_flag=True, help="Log every connection that is closed, and why.")
+def serve(data: str | None, listen: str | None, config_file: str | None, verbose: bool) -> None:
+    """Serve Kafka clients until SIGTERM or Ctrl-C."""
+    from broker.data_folder import ForeignFolder
+    from broker.serve import serve as run
+    from storage.format import CorruptLog
+    from storage.real_disk import LockHeld
+    from txn.metastore import CorruptStore, UnknownFormat
+    from txn.recovery import LostCommit
+
+    logging.basicConfig(
+        level=logging.INFO if verbose else logging.WARNING,
+        format="%(asctime)s %(levelname)s %(message)s",
+        stream=sys.stderr,
+    )
+    try:
+        config = load(config_file, data=data, listen=listen)
+    except ConfigError as error:
+        raise click.ClickException(str(error)) from error
+    try:
+        run(config, lambda line: click.echo(line))
+    except LockHeld as error:
+        raise click.ClickException(f"{config.data}: another sealog serves this folder ({error})") from error
+    except (ForeignFolder, CorruptLog, CorruptStore, UnknownFormat, LostCommit) as error:
+        raise click.ClickException(f"{config.data}: {error}") from error
+    except OSError as error:
+        raise click.ClickException(str(error)) from error
+
+
+@main.command()
+@click.argument("directory", metavar="DIR")
+def check(directory: str) -> None:
+    """Inspect a data folder without changing it; exits with 1 if something in it is damaged."""
+    from storage.check import check_directory
+
+    from storage.real_disk import RealDisk
+
+    disk = RealDisk(directory, lambda callback, *args: callback(*args))
+    damaged = 0
+    for finding in check_directory(disk):
+        damaged += finding.damaged
+        click.echo(str(finding))
+    if damaged:
+        raise click.ClickException(f"{damaged} damaged file(s)")

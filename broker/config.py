@@ -1,0 +1,100 @@
+"""The broker's configuration: a TOML file, typed, every unknown name refused.
+
+Names follow Kafka's broker configs where one means the same. Sizes in bytes, times in milliseconds.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+Positive = Annotated[int, Meta(ge=1)]
+NotNegative = Annotated[int, Meta(ge=0)]
+
+MIB = 1024 * 1024
+
+
+class ConfigError(Exception):
+    """A configuration that cannot be used; the message names the file and the setting."""
+
+
+class Limits(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """Table `[limits]`: everything that grows has one; at a limit a client hears a Kafka error that says so."""
+
+    connections: Positive = 4_000
+    request_bytes: Positive = 100 * MIB
+    connection_queued_bytes: Positive = 16 * MIB
+    """Requests taken in and answers not yet sent, per connection; above it the socket is not read."""
+    connection_pending_requests: Positive = 1_000
+    fetch_bytes: Positive = 55 * MIB
+    partitions: Positive = 20_000
+    partitions_per_topic: Positive = 10_000
+    open_transactions: Positive = 20_000
+    transactional_ids: Positive = 1_000_000
+    producers_per_topic: Positive = 200_000
+    groups: Positive = 10_000
+    group_members: Positive = 2_000
+    offset_metadata_bytes: Positive = 4_096
+
+
+class BrokerConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """Everything `sealog serve` can be told. The defaults serve one machine."""
+
+    data: str = "sealog-data"
+    listen: str = "127.0.0.1:9092"
+    advertised_listener: str | None = None
+    """HOST:PORT that clients are sent to; the listening address if not given."""
+    node_id: NotNegative = 1
+    num_partitions: Positive = 1
+    auto_create_topics: bool = True
+    message_max_bytes: Positive = 1_048_588
+    segment_bytes: Annotated[int, Meta(ge=1 << 16, le=(1 << 31) - 1)] = 1 << 30
+    flush_linger_ms: NotNegative = 20
+    """How long written bytes that nobody waits for may stay unflushed."""
+    flush_threads: Positive = 4
+    transaction_max_timeout_ms: Positive = 900_000
+    producer_id_expiration_ms: Positive = 86_400_000
+    group_min_session_timeout_ms: Positive = 1_000
+    group_max_session_timeout_ms: Positive = 1_800_000
+    group_initial_rebalance_delay_ms: NotNegative = 0
+    snapshot_log_bytes: Positive = 64 * MIB
+    """The metadata store writes a snapshot when its log has grown by this much."""
+    limits: Limits = Limits()
+
+
+def load(path: str | None, **overrides: object) -> BrokerConfig:
+    """Read a TOML file (or none) and lay command-line values that are not None over it.
+
+    Raises:
+        ConfigError: the file cannot be read, or a name or a value in it is wrong.
+    """
+    values: dict[str, object] = {}
+    if path is not None:
+        try:
+            values = msgspec.toml.decode(Path(path).read_bytes(), type=dict[str, object])
+        except (OSError, msgspec.DecodeError) as error:
+            raise ConfigError(f"{path}: {error}") from error
+    values |= {name: value for name, value in overrides.items() if value is not None}
+    try:
+        config = msgspec.convert(values, BrokerConfig)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{path or 'command line'}: {error}") from error
+    parse_address(config.listen)
+    if config.advertised_listener is not None:
+        parse_address(config.advertised_listener)
+    return config
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """("host", port) of "host:port"; an IPv6 host stands in brackets.
+
+    Raises:
+        ConfigError: it is not of that form.
+    """
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdigit() or int(port) > 65_535:
+        raise ConfigError(f"{address!r} is not HOST:PORT")
+    return host.removeprefix("[").removesuffix("]"), int(port)

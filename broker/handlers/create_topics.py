@@ -1,0 +1,109 @@
+"""CreateTopics (key 19)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from broker import topic_config
+from broker.call import Call
+from broker.topics import Topic
+from wire.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from broker.node import Node
+
+_DYNAMIC_TOPIC, _DEFAULT = 1, 5
+"""Config sources of DescribeConfigs: set on the topic, and the built-in default."""
+
+
+def handle(node: Node, call: Call, request: Any) -> None:
+    results: list[Any] = []
+    waiting = 1
+    times = Counter(topic.name for topic in request.topics)
+
+    def arrived() -> None:
+        nonlocal waiting
+        waiting -= 1
+        if not waiting:
+            call.answer(topics=tuple(results))
+
+    def created(name: str, result: Topic | KafkaError) -> None:
+        results.append(_created(call, result) if isinstance(result, Topic) else _refused(call, name, result))
+        arrived()
+
+    for name, wanted in {topic.name: topic for topic in request.topics}.items():
+        try:
+            if times[name] > 1:
+                raise KafkaError(ErrorCode.invalid_request, f"topic {name!r} is named more than once")
+            partitions = _partition_count(node, wanted)
+            settings = {setting.name: setting.value for setting in wanted.configs}
+            if request.validate_only:
+                checked = node.topics.check_new(name, partitions, settings)
+                results.append(_result(call, name, None, partitions, checked))
+                continue
+        except KafkaError as refused:
+            results.append(_refused(call, name, refused))
+            continue
+        waiting += 1
+        node.topics.create(name, partitions, settings, partial(created, name))
+    arrived()
+
+
+def _partition_count(node: Node, wanted: Any) -> int:
+    if wanted.assignments:
+        if wanted.num_partitions != -1 or wanted.replication_factor != -1:
+            raise KafkaError(ErrorCode.invalid_request, "give partition counts or an assignment, not both")
+        if sorted(one.partition_index for one in wanted.assignments) != list(range(len(wanted.assignments))):
+            raise KafkaError(ErrorCode.invalid_replica_assignment, "partitions must be numbered from 0 on")
+        if any(tuple(one.broker_ids) != (node.config.node_id,) for one in wanted.assignments):
+            raise KafkaError(
+                ErrorCode.invalid_replica_assignment, f"the only broker is {node.config.node_id}"
+            )
+        return len(wanted.assignments)
+    if wanted.replication_factor not in (-1, 1):
+        raise KafkaError(
+            ErrorCode.invalid_replication_factor,
+            f"replication factor {wanted.replication_factor} is refused: there is one broker",
+        )
+    return node.config.num_partitions if wanted.num_partitions == -1 else int(wanted.num_partitions)
+
+
+def _created(call: Call, topic: Topic) -> Any:
+    return _result(call, topic.name, topic.id, len(topic.partitions), topic.config)
+
+
+def _result(call: Call, name: str, topic_id: Any, partitions: int, settings: dict[str, str]) -> Any:
+    return call.build(
+        "CreatableTopicResult",
+        name=name,
+        topic_id=topic_id,
+        error_code=ErrorCode.none,
+        num_partitions=partitions,
+        replication_factor=1,
+        configs=tuple(
+            call.build(
+                "CreatableTopicConfigs",
+                name=setting.name,
+                value=settings.get(setting.name, setting.default),
+                read_only=False,
+                config_source=_DYNAMIC_TOPIC if setting.name in settings else _DEFAULT,
+                is_sensitive=False,
+            )
+            for setting in topic_config.SETTINGS.values()
+        )
+        if call.version >= 5
+        else None,
+    )
+
+
+def _refused(call: Call, name: str, error: KafkaError) -> Any:
+    return call.build(
+        "CreatableTopicResult",
+        name=name,
+        topic_id=None,
+        error_code=error.code,
+        error_message=error.message,
+        configs=() if call.version >= 5 else None,
+    )

@@ -1,0 +1,70 @@
+"""ListOffsets (key 2): the first, the last, or the first offset at a time. The end is HW or LSO by isolation level."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from broker.call import Call
+from broker.handlers.fetch import check_leader_epoch
+from txn.partition import Partition
+from wire.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from broker.node import Node
+
+_LATEST, _EARLIEST, _MAX_TIMESTAMP, _EARLIEST_LOCAL, _LATEST_TIERED = -1, -2, -3, -4, -5
+_EARLIEST_PENDING_UPLOAD = -6
+_READ_COMMITTED = 1
+
+
+def handle(node: Node, call: Call, request: Any) -> None:
+    committed = getattr(request, "isolation_level", 0) == _READ_COMMITTED
+
+    def one(name: str, wanted: Any) -> Any:
+        try:
+            partition = node.topics.partition(node.topics.get(name), wanted.partition_index)
+            check_leader_epoch(partition, getattr(wanted, "current_leader_epoch", -1))
+            timestamp, offset = _find(partition, wanted.timestamp, committed=committed)
+            epoch = partition.log.term if offset >= 0 else -1
+            return call.build(
+                "ListOffsetsPartitionResponse",
+                partition_index=wanted.partition_index,
+                error_code=ErrorCode.none,
+                timestamp=timestamp,
+                offset=offset,
+                leader_epoch=epoch,
+            )
+        except KafkaError as refused:
+            return call.build(
+                "ListOffsetsPartitionResponse",
+                partition_index=wanted.partition_index,
+                error_code=refused.code,
+            )
+
+    call.answer(
+        topics=tuple(
+            call.build(
+                "ListOffsetsTopicResponse",
+                name=topic.name,
+                partitions=tuple(one(topic.name, wanted) for wanted in topic.partitions),
+            )
+            for topic in request.topics
+        )
+    )
+
+
+def _find(partition: Partition, timestamp: int, *, committed: bool) -> tuple[int, int]:
+    """(timestamp, offset); -1 for what there is none of."""
+    if timestamp == _LATEST:
+        return -1, partition.readable_end(read_committed=committed)
+    if timestamp in (_EARLIEST, _EARLIEST_LOCAL):
+        return -1, partition.log_start_offset
+    if timestamp in (_LATEST_TIERED, _EARLIEST_PENDING_UPLOAD):
+        return -1, -1  # nothing is tiered
+    if timestamp == _MAX_TIMESTAMP:
+        found = partition.max_timestamp(read_committed=committed)
+        return (-1, -1) if found is None else (found[1], found[0])
+    if timestamp < 0:
+        raise KafkaError(ErrorCode.unsupported_version, f"timestamp {timestamp} means nothing here")
+    at = partition.offset_for_timestamp(timestamp, read_committed=committed)
+    return (-1, -1) if at is None else (at[1], at[0])

@@ -1,0 +1,229 @@
+"""One broker node without its sockets: everything that answers requests, wired together, started and stopped.
+
+Disk, scheduler, boot id and randomness are handed in, so that a simulator can run a whole node.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from broker import data_folder
+from broker.config import BrokerConfig
+from broker.groups import GroupConfig, GroupCoordinator, GroupRecord
+from broker.topics import Topics
+from storage.clock import Scheduler, Timer
+from storage.disk import Disk
+from storage.recovery import RecoveryReport
+from txn import keys
+from txn.coordinator import Coordinator, TxnConfig
+from txn.ending import Ending
+from txn.metastore import Delete, MetaStore, Options, Put, StoreFailed
+from txn.offsets import GroupOffsets
+from txn.partition import Partition
+from txn.recovery import Recovered, TransactionRecovery
+from txn.settlement import Settlement
+from wire.errors import KafkaError
+
+log = logging.getLogger("sealog")
+
+METADATA_FOLDER = "metadata"
+
+
+@dataclass(slots=True)
+class StartReport:
+    """What a start found: for the operator, and for tests."""
+
+    term: int
+    nothing_lost: bool
+    transactions: Recovered
+    ranges: list[RecoveryReport] = field(default_factory=list)
+
+
+class Node:
+    """A broker's state and services. `start` before anything else; `stop` for a clean end."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        scheduler: Scheduler,
+        config: BrokerConfig,
+        *,
+        boot_id: str,
+        new_uuid: Callable[[], UUID],
+        advertised: tuple[str, int],
+    ) -> None:
+        self.scheduler = scheduler
+        self.config = config
+        self.advertised = advertised
+        self._disk = disk
+        self._boot_id = boot_id
+        self._new_uuid = new_uuid
+        self._group_timer: Timer | None = None
+        self._group_timer_at_ms = 0
+        self.store: MetaStore
+        self.topics: Topics
+        self.offsets: GroupOffsets
+        self.coordinator: Coordinator
+        self.groups: GroupCoordinator
+        self.cluster_id = ""
+
+    # -- start
+
+    def start(self, ready: Callable[[Exception | None], None]) -> StartReport:
+        """Open and recover everything; `ready` when what was decided is durable and requests may be served.
+
+        Raises:
+            ForeignFolder, CorruptLog, StoreCorrupt, LostCommit: the folder cannot be served; says why.
+        """
+        data_folder.claim(self._disk)
+        self.store, report = MetaStore.open(
+            self._disk,
+            METADATA_FOLDER,
+            keys.SCHEMA,
+            self.scheduler,
+            Options(
+                flush_linger_ms=self.config.flush_linger_ms, snapshot_log_bytes=self.config.snapshot_log_bytes
+            ),
+        )
+        if report.torn is not None:
+            log.warning("metadata: %s", report.torn)
+        record = self.store.get(keys.NODE)
+        before: dict[str, Any] = record.value if record else {}
+        term = before.get("starts", 0) + 1
+        nothing_lost = before.get("clean", False) or before.get("boot_id") == self._boot_id
+        fence_term = before.get("fence_term", 1) if nothing_lost else term
+        self.cluster_id = before.get("cluster_id") or self._new_uuid().hex[:22]
+        self._node_record = {
+            "starts": term,
+            "boot_id": self._boot_id,
+            "fence_term": fence_term,
+            "cluster_id": self.cluster_id,
+            "clean": False,
+        }
+        self.topics = Topics(
+            self._disk,
+            self.store,
+            self.scheduler,
+            self.config,
+            self._new_uuid,
+            term=term,
+            on_failure=self._log_failed,
+        )
+        ranges = self.topics.open_all()
+        for cut in ranges:
+            for tail in cut.cuts:
+                log.warning(
+                    "%s: a torn tail of %d bytes was cut at %d", tail.path, tail.dropped, tail.position
+                )
+        self.offsets = GroupOffsets(self.store)
+        settlement = Settlement(self.store, self.scheduler)
+        self._settlement = settlement
+        recovered = TransactionRecovery(
+            self.store,
+            {topic.name: topic.partitions for topic in self.topics},
+            self.topics.segment_topics(),
+            self.offsets,
+            settlement,
+            now_ms=self.scheduler.now_ms(),
+            nothing_lost=nothing_lost,
+        ).run()
+        self.coordinator = Coordinator(
+            self.store,
+            self.scheduler,
+            self.offsets,
+            Ending(self.store, self.scheduler, self.offsets, settlement),
+            TxnConfig(
+                max_timeout_ms=self.config.transaction_max_timeout_ms,
+                max_open_transactions=self.config.limits.open_transactions,
+                max_transactional_ids=self.config.limits.transactional_ids,
+            ),
+            term=term,
+            fence_term=fence_term,
+        )
+        self.coordinator.restore(recovered.ids)
+        self.store.when_failed(lambda error: log.error("the metadata store has failed: %s", error))
+        self.topics.forget_partition = self._forget_partition
+        self.groups = self._open_groups()
+        lsn = self.store.apply([Put(keys.NODE, self._node_record)]).lsn
+        self.store.when_durable(lsn, ready)
+        return StartReport(term, nothing_lost, recovered, ranges)
+
+    @staticmethod
+    def _log_failed(error: KafkaError) -> None:
+        log.error("%s; it takes no more writes until a restart", error.message)
+
+    def _forget_partition(self, partition: Partition) -> None:
+        self.coordinator.forget_partition(partition)
+        self._settlement.forget_partition(partition)
+
+    # -- consumer groups
+
+    def _open_groups(self) -> GroupCoordinator:
+        config, limits = self.config, self.config.limits
+        groups = GroupCoordinator(
+            GroupConfig(
+                min_session_timeout_ms=config.group_min_session_timeout_ms,
+                max_session_timeout_ms=config.group_max_session_timeout_ms,
+                initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
+                max_groups=limits.groups,
+                max_members_per_group=limits.group_members,
+            ),
+            new_member_id=lambda client_id: f"{client_id}-{self._new_uuid()}",
+            store=self._store_group,
+        )
+        records = {}
+        for key, record in self.store.scan(keys.GROUPS):
+            group_id, rest = keys.parse_group(key)
+            if rest == "state":
+                records[group_id] = record.value
+        groups.load(records, self.scheduler.now_ms())
+        return groups
+
+    def _store_group(
+        self, group_id: str, record: GroupRecord | None, done: Callable[[Exception | None], None]
+    ) -> None:
+        key = keys.group_state(group_id)
+        try:
+            lsn = self.store.apply([Put(key, record) if record is not None else Delete(key)]).lsn
+        except StoreFailed as failure:
+            done(failure)
+            return
+        self.store.when_durable(lsn, done)
+
+    def arm_group_timer(self) -> None:
+        """Call after anything that may have moved a group's next deadline."""
+        deadline_ms = self.groups.next_deadline()
+        if deadline_ms is None:
+            return
+        if self._group_timer is not None:
+            if self._group_timer_at_ms <= deadline_ms:
+                return
+            self._group_timer.cancel()
+        self._group_timer_at_ms = deadline_ms
+        delay_ms = max(0, deadline_ms - self.scheduler.now_ms())
+        self._group_timer = self.scheduler.call_later(delay_ms, self._tick_groups)
+
+    def _tick_groups(self) -> None:
+        self._group_timer = None
+        self.groups.tick(self.scheduler.now_ms())
+        self.arm_group_timer()
+
+    # -- stop
+
+    def stop(self) -> None:
+        """A clean stop: everything written is flushed, and open transactions are handed to the next start (D2)."""
+        if self._group_timer is not None:
+            self._group_timer.cancel()
+        self.coordinator.close()
+        self._settlement.close()
+        self.topics.close()
+        try:
+            self._settlement.run()
+            self.store.apply([Put(keys.NODE, {**self._node_record, "clean": True})])
+        except StoreFailed as failure:
+            log.error("not a clean stop: the metadata store has failed: %s", failure)
+        self.store.close()

@@ -1,0 +1,106 @@
+"""The sockets: asyncio transports around `Session`s, within the limit of connections."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import cast
+
+from typing_extensions import Buffer
+
+from broker.node import Node
+from broker.session import Session
+
+WRITE_BUFFER_BYTES = 1 << 20
+
+
+class ClientProtocol(asyncio.Protocol):
+    """One client's socket. It is the session's transport, too."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._transport: asyncio.Transport
+        self._unsent_bytes = 0
+        self.session: Session
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES, low=0)
+        name = transport.get_extra_info("peername")
+        self.session = Session(
+            self._server.node, self, name[0] if name else "?", on_fault=self._server.count_fault
+        )
+        self._server.joined(self)
+
+    def data_received(self, data: bytes) -> None:
+        self.session.received(data)
+
+    def resume_writing(self) -> None:
+        self._tell_written()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.session.lost()
+        self._server.left(self)
+
+    # What the session calls.
+
+    def write(self, buffers: Sequence[Buffer]) -> None:
+        self._unsent_bytes += sum(memoryview(buffer).nbytes for buffer in buffers)
+        self._transport.writelines(cast(Sequence[memoryview], buffers))
+        self._tell_written()
+
+    def close(self) -> None:
+        self._transport.abort()
+
+    def set_reading(self, reading: bool) -> None:
+        if reading:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+    def _tell_written(self) -> None:
+        left = self._transport.get_write_buffer_size()
+        if left < self._unsent_bytes and not self.session.closed:
+            written, self._unsent_bytes = self._unsent_bytes - left, left
+            self.session.written(written)
+
+
+class Server:
+    """Listens, and keeps the set of open connections within its limit."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.faults = 0
+        self._clients: set[ClientProtocol] = set()
+        self._server: asyncio.Server | None = None
+
+    async def listen(self, host: str, port: int) -> tuple[str, int]:
+        """The address it listens on; port 0 picks a free one."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(self._new_client, host, port, backlog=1024)
+        name = self._server.sockets[0].getsockname()
+        return name[0], name[1]
+
+    def _new_client(self) -> ClientProtocol:
+        return ClientProtocol(self)
+
+    def count_fault(self) -> None:
+        self.faults += 1
+
+    def joined(self, client: ClientProtocol) -> None:
+        self._clients.add(client)
+        limit = self.node.config.limits.connections
+        if len(self._clients) > limit:
+            client.session.close(f"the limit of {limit} connections is reached")
+
+    def left(self, client: ClientProtocol) -> None:
+        self._clients.discard(client)
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for client in list(self._clients):
+            client.session.close("the broker stops")
+        await asyncio.sleep(0)

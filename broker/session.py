@@ -1,0 +1,151 @@
+"""One client's session without its socket: bytes in, requests to their handlers, answers out in order.
+
+Guarantees that bad bytes end this session only, that answers leave in the order of requests and in one write per turn
+of the loop, and that a peer with too much in hand is not read from (`should_read`). The socket around it is
+`broker.server`; a simulator puts its own network there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from typing_extensions import Buffer
+
+from broker.call import Call
+from broker.handlers import HANDLERS
+from broker.node import Node
+from wire import codec
+from wire.apis import APIS, ApiKey
+from wire.connection import Connection, ProtocolError, Request
+from wire.framing import FrameError
+from wire.guard import MalformedRequest
+
+log = logging.getLogger("sealog")
+
+
+class Transport(Protocol):
+    """What a session needs of its socket."""
+
+    def write(self, buffers: Sequence[Buffer]) -> None: ...
+
+    def close(self) -> None:
+        """Cut the connection; nothing more is written or received."""
+        ...
+
+    def set_reading(self, reading: bool) -> None: ...
+
+
+class Session:
+    """The requests of one connection on their way. `received`, `written` and `lost` come from the socket."""
+
+    def __init__(
+        self, node: Node, transport: Transport, peer: str, *, on_fault: Callable[[], None] = lambda: None
+    ) -> None:
+        limits = node.config.limits
+        self._node = node
+        self._transport = transport
+        self._peer = peer
+        self._on_fault = on_fault
+        self._connection = Connection(
+            max_frame_bytes=limits.request_bytes,
+            max_pending_requests=limits.connection_pending_requests,
+            pause_bytes=limits.connection_queued_bytes,
+        )
+        self._out: list[Buffer] = []
+        self._reading = True
+        self._calls: set[Call] = set()
+        self._closed = False
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def received(self, data: bytes) -> None:
+        """Bytes from the peer; they must not change afterwards."""
+        try:
+            requests = self._connection.receive(data)
+        except (FrameError, ProtocolError) as error:
+            self.close(str(error))
+            return
+        for request in requests:
+            self._dispatch(request)
+            if self._closed:
+                return
+        if self._reading and self._connection.should_pause:
+            self._reading = False
+            self._transport.set_reading(False)
+
+    def written(self, size_bytes: int) -> None:
+        """So many bytes of what was handed to the socket have left it."""
+        self._connection.note_written(size_bytes)
+        self._maybe_resume()
+
+    def lost(self) -> None:
+        """The connection is gone: whoever still works for this peer may stop."""
+        self._closed = True
+        for call in self._calls:
+            call.abandoned = True
+        self._calls.clear()
+        self._out.clear()
+
+    def close(self, reason: str) -> None:
+        """End this session and no other."""
+        if not self._closed:
+            log.info("closing %s: %s", self._peer, reason)
+            self._transport.close()
+            self.lost()
+
+    def _dispatch(self, request: Request) -> None:
+        key, version = request.api_key, request.api_version
+        if key == ApiKey.API_VERSIONS and version > APIS[key].max_version:
+            self._deliver(request, [codec.unsupported_api_versions(request.correlation_id)])
+            return
+        call = Call(
+            key,
+            version,
+            request.correlation_id,
+            request.client_id,
+            self._peer,
+            lambda buffers: self._answered(call, request, buffers),
+            self.close,
+        )
+        self._calls.add(call)
+        try:
+            message = codec.decode_request(key, version, request.body)
+            request.release_body()
+            HANDLERS[key](self._node, call, message)
+        except MalformedRequest as error:
+            self.close(f"{APIS[key].name} v{version}: {error}")
+        except Exception:
+            # A fault of ours must not take the broker down: this client is cut off and may retry, the rest goes on.
+            log.exception("a %s v%d request failed", APIS[key].name, version)
+            self._on_fault()
+            self.close("internal error")
+
+    def _answered(self, call: Call, request: Request, buffers: Sequence[Buffer] | None) -> None:
+        self._calls.discard(call)
+        self._deliver(request, buffers)
+
+    def _deliver(self, request: Request, buffers: Sequence[Buffer] | None) -> None:
+        if self._closed:
+            return
+        ready = self._connection.complete(request, buffers)
+        if ready:
+            if not self._out:
+                self._node.scheduler.call_soon(self._write_out)
+            self._out += ready
+        else:
+            self._maybe_resume()
+
+    def _write_out(self) -> None:
+        """One write per turn of the loop, however many answers it brought."""
+        if not self._closed and self._out:
+            out, self._out = self._out, []
+            self._transport.write(out)
+
+    def _maybe_resume(self) -> None:
+        if not self._reading and self._connection.may_resume and not self._closed:
+            self._reading = True
+            self._transport.set_reading(True)

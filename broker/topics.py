@@ -1,0 +1,406 @@
+"""The topics of this node: their records in the metadata store and their range logs on disk.
+
+A topic is published by one store batch (its record and its layout) after its first segment's file is durable, so a
+crash leaves a whole topic or none. The layout names every segment of the topic's range, in chain order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from broker import topic_config
+from broker.config import BrokerConfig
+from storage.cache import SegmentCache
+from storage.clock import Scheduler
+from storage.disk import Disk
+from storage.layout import LogConfig, RollEvent, SegmentInfo
+from storage.range_log import RangeLog
+from storage.recovery import RecoveryReport, create_range, open_range
+from txn import keys
+from txn.id_blocks import IdBlocks
+from txn.metastore import ABSENT, Delete, MetaStore, Op, Put, StoreFailed
+from txn.partition import Partition
+from wire.errors import ErrorCode, KafkaError
+
+_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+@dataclass(slots=True, eq=False)
+class Topic:
+    """A topic that is there. `config` holds the settings that differ from the defaults."""
+
+    name: str
+    id: UUID
+    config: dict[str, str]
+    log: RangeLog
+    partitions: list[Partition]
+    max_message_bytes: int
+
+    def setting(self, name: str) -> str:
+        return self.config.get(name, topic_config.SETTINGS[name].default)
+
+
+Created = Callable[[Topic | KafkaError], None]
+Deleted = Callable[[KafkaError | None], None]
+
+
+class Topics:
+    """All topics by name and by id. One place creates, opens and deletes them."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        store: MetaStore,
+        scheduler: Scheduler,
+        config: BrokerConfig,
+        new_uuid: Callable[[], UUID],
+        *,
+        term: int,
+        on_failure: Callable[[KafkaError], None],
+    ) -> None:
+        self._disk = disk
+        self._store = store
+        self._scheduler = scheduler
+        self._config = config
+        self._new_uuid = new_uuid
+        self._segment_ids = IdBlocks(store, keys.SEGMENT_IDS)
+        self._by_name: dict[str, Topic] = {}
+        self._by_id: dict[UUID, Topic] = {}
+        self._creating: dict[str, list[Created]] = {}
+        self._cache = SegmentCache()
+        self._partition_count = 0
+        self._term = term
+        self._on_failure = on_failure
+        self.forget_partition: Callable[[Partition], None] = lambda _: None
+        """Called for each partition of a topic that is being deleted, so that transactions let go of it."""
+
+    def __iter__(self) -> Iterator[Topic]:
+        return iter(self._by_name.values())
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def get(self, name: str) -> Topic | None:
+        return self._by_name.get(name)
+
+    def get_by_id(self, topic_id: UUID | None) -> Topic | None:
+        return self._by_id.get(topic_id) if topic_id is not None else None
+
+    def partition(self, topic: Topic | None, index: int) -> Partition:
+        """
+        Raises:
+            KafkaError: UNKNOWN_TOPIC_OR_PARTITION.
+        """
+        if topic is None or not 0 <= index < len(topic.partitions):
+            raise KafkaError(ErrorCode.unknown_topic_or_partition)
+        return topic.partitions[index]
+
+    # -- create
+
+    def check_new(self, name: str, partitions: int, config: Mapping[str, str | None]) -> dict[str, str]:
+        """The checked settings of a topic that may be created.
+
+        Raises:
+            KafkaError: INVALID_TOPIC_EXCEPTION, TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS, INVALID_CONFIG.
+        """
+        if not _LEGAL_NAME.fullmatch(name) or name in (".", ".."):
+            raise KafkaError(
+                ErrorCode.invalid_topic_exception,
+                f"topic name {name!r} is refused: 1 to 249 of letters, digits, '.', '_' and '-', not '.' or '..'",
+            )
+        if name in self._by_name or name in self._creating:
+            raise KafkaError(ErrorCode.topic_already_exists, f"topic {name!r} already exists")
+        limits = self._config.limits
+        if not 0 < partitions <= limits.partitions_per_topic:
+            raise KafkaError(
+                ErrorCode.invalid_partitions,
+                f"{partitions} partitions are refused: a topic has 1 to {limits.partitions_per_topic}",
+            )
+        if self._partition_count + partitions > limits.partitions:
+            raise KafkaError(
+                ErrorCode.invalid_partitions, f"this broker has its limit of {limits.partitions} partitions"
+            )
+        return {key: topic_config.check(key, value) for key, value in config.items()}
+
+    def create(self, name: str, partitions: int, config: Mapping[str, str | None], done: Created) -> None:
+        """Create a topic of one range; `done` when it is durable, with the error otherwise."""
+        try:
+            checked = self.check_new(name, partitions, config)
+            topic_id = self._new_uuid()
+            segment_id = self._allocate_segment_id()
+        except KafkaError as refused:
+            done(refused)
+            return
+        except StoreFailed as failure:
+            done(_storage_error(name, failure))
+            return
+        self._creating[name] = [done]
+        self._partition_count += partitions
+
+        def made(log: RangeLog | None, error: OSError | None) -> None:
+            if log is None:
+                self._created(name, partitions, _storage_error(name, error))
+            else:
+                self._publish_new(name, topic_id, segment_id, partitions, checked, log)
+
+        create_range(
+            self._disk,
+            self._scheduler,
+            made,
+            first=0,
+            last=partitions - 1,
+            segment_id=segment_id,
+            **self._log_arguments(name, topic_id, checked),
+        )
+
+    def create_or_join(self, name: str, partitions: int, done: Created) -> None:
+        """As `create`, but where another request is creating it just now, its result is this one's too."""
+        joined = self._creating.get(name)
+        if joined is not None:
+            joined.append(done)
+        else:
+            self.create(name, partitions, {}, done)
+
+    def _publish_new(
+        self,
+        name: str,
+        topic_id: UUID,
+        segment_id: int,
+        partitions: int,
+        config: dict[str, str],
+        log: RangeLog,
+    ) -> None:
+        """The first segment's file is durable: let the store name it."""
+        info = SegmentInfo(segment_id, 0, partitions - 1, "ACTIVE")
+        record = {"id": topic_id.bytes, "partitions": partitions, "config": config}
+        layout = {"epoch": 1, "segments": [_segment_record(info)]}
+        try:
+            lsn = self._store.apply(
+                [Put(keys.topic(name), record, ABSENT), Put(keys.layout(name), layout, ABSENT)]
+            ).lsn
+        except StoreFailed as failure:
+            self._created(name, partitions, _storage_error(name, failure))
+            return
+
+        def durable(error: Exception | None) -> None:
+            if error is not None:
+                self._created(name, partitions, _storage_error(name, error))
+            else:
+                self._created(name, partitions, self._add(name, topic_id, config, log, partitions))
+
+        self._store.when_durable(lsn, durable)
+
+    def _created(self, name: str, partitions: int, result: Topic | KafkaError) -> None:
+        self._partition_count -= partitions if isinstance(result, KafkaError) else 0
+        for done in self._creating.pop(name):
+            done(result)
+
+    def _add(
+        self, name: str, topic_id: UUID, config: dict[str, str], log: RangeLog, partitions: int
+    ) -> Topic:
+        topic = Topic(
+            name,
+            topic_id,
+            config,
+            log,
+            [Partition(name, topic_id, index, log) for index in range(partitions)],
+            min(
+                self._config.message_max_bytes,
+                int(config.get("max.message.bytes", self._config.message_max_bytes)),
+            ),
+        )
+        self._by_name[name] = topic
+        self._by_id[topic_id] = topic
+        self._partition_count += partitions
+        return topic
+
+    def _log_arguments(self, name: str, topic_id: UUID, config: Mapping[str, str]) -> dict[str, Any]:
+        """What making and opening a topic's range log have in common."""
+
+        def progressed(indexes: Iterable[int]) -> None:
+            topic = self._by_name.get(name)
+            if topic is not None and topic.id == topic_id:
+                for index in indexes:
+                    topic.partitions[index].wake()
+
+        return {
+            "directory": _directory(name, topic_id),
+            "topic_id": topic_id,
+            "term": self._term,
+            "config": LogConfig(
+                segment_bytes=int(config.get("segment.bytes", self._config.segment_bytes)),
+                max_batch_bytes=int(config.get("max.message.bytes", self._config.message_max_bytes)),
+                flush_linger_ms=self._config.flush_linger_ms,
+                producer_ttl_ms=self._config.producer_id_expiration_ms,
+                max_producers=self._config.limits.producers_per_topic,
+            ),
+            "cache": self._cache,
+            "allocate_segment_id": self._allocate_segment_id,
+            "publish": partial(self._publish_roll, name),
+            "on_sealed": partial(self._record_sealed, name),
+            "on_progress": progressed,
+            "on_failed": self._on_failure,
+        }
+
+    def _allocate_segment_id(self) -> int:
+        return self._segment_ids.allocate()[0]
+
+    # -- roll
+
+    def _publish_roll(self, name: str, event: RollEvent, done: Callable[[OSError | None], None]) -> None:
+        """The child takes the parent's place as the tail: a conditional write on the layout (design, section 5).
+
+        The parent stays ACTIVE in the layout until its footer is durable: then `_record_sealed` says so.
+        """
+        key = keys.layout(name)
+        record = self._store.get(key)
+        if record is None:
+            done(OSError(f"topic {name!r} was deleted"))
+            return
+        segments = record.value["segments"]
+        parent = next(segment for segment in segments if segment["id"] == event.parent_id)
+        child = SegmentInfo(event.child_id, parent["first"], parent["last"], "ACTIVE", (event.parent_id,))
+        layout = {"epoch": record.value["epoch"] + 1, "segments": [*segments, _segment_record(child)]}
+        try:
+            lsn = self._store.apply([Put(key, layout, record.version)]).lsn
+        except StoreFailed as failure:
+            done(OSError(str(failure)))
+            return
+        self._store.when_durable(lsn, lambda error: done(OSError(str(error)) if error else None))
+
+    def _record_sealed(self, name: str, segment_id: int, end_offsets: Mapping[int, int]) -> None:
+        """Nobody waits: after a crash the file itself says that it is sealed."""
+        record = self._store.get(keys.layout(name))
+        if record is None:
+            return
+        segments = [
+            {**segment, "state": "SEALED", "end_offsets": dict(end_offsets)}
+            if segment["id"] == segment_id
+            else segment
+            for segment in record.value["segments"]
+        ]
+        layout = {"epoch": record.value["epoch"] + 1, "segments": segments}
+        with contextlib.suppress(StoreFailed):
+            self._store.apply([Put(keys.layout(name), layout, record.version)])
+
+    # -- delete
+
+    def delete(self, topic: Topic, more_ops: Sequence[Op], done: Deleted) -> None:
+        """Remove a topic, its records and its files; `done` when that is durable. Transactions let go of it."""
+        ops: list[Op] = [Delete(keys.topic(topic.name)), Delete(keys.layout(topic.name)), *more_ops]
+        layout = self._store.get(keys.layout(topic.name))
+        for segment in layout.value["segments"] if layout else ():
+            ops.append(Delete(keys.resolved(segment["id"])))
+            ops += [Delete(key) for key, _ in self._store.scan(keys.aborted_in(segment["id"]))]
+        try:
+            lsn = self._store.apply(ops).lsn
+        except StoreFailed as failure:
+            done(KafkaError(ErrorCode.kafka_storage_error, str(failure)))
+            return
+        del self._by_name[topic.name]
+        del self._by_id[topic.id]
+        self._partition_count -= len(topic.partitions)
+        for partition in topic.partitions:
+            self.forget_partition(partition)
+
+        def durable(error: Exception | None) -> None:
+            if error is None:
+                self._remove_files(topic)
+            for partition in topic.partitions:
+                partition.wake()  # waiting fetches answer that the topic is gone
+            done(KafkaError(ErrorCode.kafka_storage_error, str(error)) if error else None)
+
+        self._store.when_durable(lsn, durable)
+
+    def _remove_files(self, topic: Topic) -> None:
+        try:
+            topic.log.delete()
+        except OSError as error:
+            # The topic is gone all the same; the next start removes folders that no topic names.
+            self._on_failure(_storage_error(topic.name, error))
+
+    # -- start and stop
+
+    def open_all(self) -> list[RecoveryReport]:
+        """Open every topic that the store knows, and remove the folders of those that it doesn't.
+
+        Raises:
+            CorruptLog: flushed data is damaged.
+        """
+        reports: list[RecoveryReport] = []
+        known: set[str] = set()
+        for key, record in list(self._store.scan(keys.TOPICS)):
+            name = key[len(keys.TOPICS) :]
+            topic_id = UUID(bytes=record.value["id"])
+            config = dict(record.value["config"])
+            layout = self._store.get(keys.layout(name))
+            assert layout is not None, f"topic {name!r} has no layout: both are written in one batch"
+            segments = [_segment_info(segment) for segment in layout.value["segments"]]
+            partitions = record.value["partitions"]
+            log, report = open_range(
+                self._disk,
+                self._scheduler,
+                first=0,
+                last=partitions - 1,
+                segments=segments,
+                **self._log_arguments(name, topic_id, config),
+            )
+            reports.append(report)
+            self._add(name, topic_id, config, log, partitions)
+            self._partition_count += partitions
+            known.add(_directory(name, topic_id).split("/")[-1])
+        for folder in self._disk.list("topics"):
+            if folder not in known:
+                for file in self._disk.list(f"topics/{folder}"):
+                    self._disk.remove(f"topics/{folder}/{file}")
+                self._disk.remove_dir(f"topics/{folder}")
+        return reports
+
+    def segment_topics(self) -> dict[int, str]:
+        """Which topic each segment belongs to."""
+        return {
+            segment["id"]: key[len(keys.LAYOUTS) :]
+            for key, record in self._store.scan(keys.LAYOUTS)
+            for segment in record.value["segments"]
+        }
+
+    def close(self) -> None:
+        """Write, flush and checkpoint every log. Blocks: for a clean stop."""
+        for topic in self._by_name.values():
+            topic.log.close()
+
+
+def _directory(name: str, topic_id: UUID) -> str:
+    return f"topics/{name}.{topic_id.hex}"
+
+
+def _segment_record(info: SegmentInfo) -> dict[str, Any]:
+    return {
+        "id": info.segment_id,
+        "first": info.first,
+        "last": info.last,
+        "state": info.state,
+        "parents": list(info.parents),
+        "end_offsets": None,
+    }
+
+
+def _segment_info(record: dict[str, Any]) -> SegmentInfo:
+    return SegmentInfo(
+        record["id"],
+        record["first"],
+        record["last"],
+        record["state"],
+        tuple(record["parents"]),
+        end_offsets=record["end_offsets"],
+    )
+
+
+def _storage_error(name: str, error: Exception | None) -> KafkaError:
+    return KafkaError(ErrorCode.kafka_storage_error, f"topic {name!r}: {error}")

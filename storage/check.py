@@ -1,0 +1,220 @@
+"""Inspecting the segment files below a folder without changing a byte.
+
+Guarantee: every entry of every segment is read and both its CRCs are checked, sealed segments' indexes are
+compared with their entries, and the chain of each folder is judged as the next start would judge it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from storage.cache import SegmentCache
+from storage.chain_scan import ChainScan
+from storage.disk import Disk
+from storage.format import HEADER_BLOCK_BYTES, SEGMENT_SUFFIX, CorruptLog, parse_name
+from storage.index import PartitionIndex
+from storage.layout import LogConfig, SegmentInfo
+from storage.scan import Scanner
+from storage.segment import Segment
+
+Status = Literal["ok", "torn tail", "unfinished footer", "corrupt"]
+
+ANY_TERM: Final = (1 << 32) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one segment file is. A torn tail and an unfinished footer are what a crash leaves: a start mends
+    them."""
+
+    path: str
+    status: Status
+    position: int
+    """Where it stops being ok; the end of the entries if it is."""
+    detail: str
+    entries: int
+    sealed: bool
+    size_bytes: int
+
+
+def check_directory(disk: Disk, directory: str = "") -> list[Finding]:
+    """Look at every segment in the folder and below, in order of paths. Raises OSError for what cannot be
+    read."""
+    findings: list[Finding] = []
+    for folder, names in _folders(disk, directory):
+        found = [_check_file(disk, folder, name) for name in names]
+        if found and all(finding.status != "corrupt" for finding in found):
+            chain = _check_chain(disk, folder, names)
+            if chain is not None:
+                found = [
+                    finding if finding.path != chain.path else _worse(finding, chain) for finding in found
+                ]
+        findings += found
+    return findings
+
+
+def _folders(disk: Disk, directory: str) -> Iterator[tuple[str, list[str]]]:
+    segments = []
+    below = []
+    for name in disk.list(directory):
+        parsed = parse_name(name)
+        path = f"{directory}/{name}" if directory else name
+        if parsed is None:
+            below.append(path)
+        elif parsed[1] == SEGMENT_SUFFIX:
+            segments.append(name)
+    if segments:
+        yield directory, segments
+    for path in below:
+        try:
+            yield from _folders(disk, path)
+        except NotADirectoryError:
+            continue
+
+
+def _check_file(disk: Disk, folder: str, name: str) -> Finding:
+    path = f"{folder}/{name}" if folder else name
+    parsed = parse_name(name)
+    assert parsed is not None
+    try:
+        segment = Segment.open(disk, folder, parsed[0], SegmentCache(), readonly=True)
+    except CorruptLog as error:
+        return Finding(path, "corrupt", error.position, error.reason, 0, False, _size(disk, path))
+    try:
+        return _check_entries(segment)
+    except CorruptLog as error:
+        return Finding(path, "corrupt", error.position, error.reason, 0, True, segment.file_size)
+    finally:
+        segment.close()
+
+
+def _size(disk: Disk, path: str) -> int:
+    file = disk.open_readonly(path)
+    try:
+        return file.size()
+    finally:
+        file.close()
+
+
+def _check_entries(segment: Segment) -> Finding:
+    sealed = segment.state == "SEALED"
+    limit = segment.end if sealed else segment.file_size
+    scanner = Scanner(segment.file(), segment.salt, HEADER_BLOCK_BYTES, limit)
+    rebuilt: dict[int, PartitionIndex] = {}
+    entries = 0
+    for entry in scanner:
+        entries += 1
+        index = rebuilt.get(entry.partition)
+        if index is None:
+            index = rebuilt[entry.partition] = PartitionIndex(
+                segment, entry.partition, entry.header.base_offset
+            )
+        elif index.end_offset != entry.header.base_offset:
+            raise CorruptLog(
+                segment.path,
+                entry.position,
+                f"partition {entry.partition} goes from offset {index.end_offset} to {entry.header.base_offset}",
+            )
+        end_offset = entry.header.last_offset + 1
+        # Every entry a run of its own: what the footer has must be a part of that.
+        index.add(
+            entry.header.base_offset,
+            end_offset,
+            entry.position,
+            entry.end - entry.position,
+            entry.term,
+            entry.header.max_timestamp,
+            0,
+        )
+    rest = scanner.rest()
+
+    def finding(status: Status, detail: str) -> Finding:
+        return Finding(segment.path, status, scanner.position, detail, entries, sealed, segment.file_size)
+
+    if sealed:
+        if scanner.position != segment.end:
+            return finding("corrupt", rest.reason or "the entries end before the footer")
+        _compare_indexes(segment, rebuilt)
+        return finding("ok", "")
+    if rest.proof:
+        return finding(
+            "corrupt", f"{rest.reason}; the entry at byte {rest.proof} was written after this was durable"
+        )
+    if rest.ended:
+        return finding("unfinished footer", "complete, but its footer is not")
+    if rest.dropped:
+        return finding("torn tail", f"{rest.dropped} bytes are no entries: {rest.reason}")
+    return finding("ok", "")
+
+
+def _compare_indexes(segment: Segment, rebuilt: dict[int, PartitionIndex]) -> None:
+    segment.load_producers()
+    for partition, index in segment.indexes.items():
+        segment.load(index)
+        found = rebuilt.pop(partition, None)
+        if found is None:
+            if index.runs:
+                raise CorruptLog(segment.path, index.blob_position, f"partition {partition} has no entries")
+            continue
+        places = dict(zip(found.bases, found.positions, strict=True))
+        if (
+            (index.start_offset, index.end_offset) != (found.start_offset, found.end_offset)
+            or index.max_timestamp != found.max_timestamp
+            or index.epochs != found.epochs
+            or sum(index.sizes) != sum(found.sizes)
+            or any(places.get(base) != at for base, at in zip(index.bases, index.positions, strict=True))
+        ):
+            raise CorruptLog(
+                segment.path,
+                index.blob_position,
+                f"the index of partition {partition} does not match its entries",
+            )
+    for partition in rebuilt:
+        raise CorruptLog(segment.path, segment.end, f"partition {partition} is missing in the footer")
+
+
+def _check_chain(disk: Disk, folder: str, names: list[str]) -> CorruptLog | None:
+    """Judge a folder as a start would: segments in order of their ids, parents as the files name them."""
+    infos = []
+    for name in names:
+        parsed = parse_name(name)
+        assert parsed is not None
+        segment = Segment.open(disk, folder, parsed[0], SegmentCache(), readonly=True)
+        header = segment.header
+        state: Literal["ACTIVE", "SEALED"] = "SEALED" if segment.state == "SEALED" else "ACTIVE"
+        segment.close()
+        # Where a chain starts is the layout's to know; here the first offsets found are believed.
+        parents = header.parents or (-1,)
+        infos.append(SegmentInfo(parsed[0], header.first, header.last, state, parents))
+    first = min(info.first for info in infos)
+    last = max(info.last for info in infos)
+    scan = ChainScan(
+        disk, folder, header.topic_id, first, last, ANY_TERM, LogConfig(), SegmentCache(), 0, readonly=True
+    )
+    try:
+        scan.look(infos)
+    except CorruptLog as error:
+        return error
+    finally:
+        scan.close()
+    for found in scan.found:
+        if found.gap is not None:
+            return CorruptLog(found.gap.path, found.gap.position, GAP + found.gap.reason)
+    return None
+
+
+GAP: Final = "a start cuts it here: "
+
+
+def _worse(finding: Finding, chain: CorruptLog) -> Finding:
+    return Finding(
+        finding.path,
+        "torn tail" if chain.reason.startswith(GAP) else "corrupt",
+        chain.position,
+        chain.reason,
+        finding.entries,
+        finding.sealed,
+        finding.size_bytes,
+    )

@@ -1,0 +1,77 @@
+"""Folders of a range on disk: made so that they last, and cleared.
+
+Guarantee: after `make_dir_durable`, or when every flush of `start_dir_chain` is done, the folder and all
+above it survive a power cut. Files that this package did not make are never removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from storage.disk import Disk
+from storage.format import SEGMENT_SUFFIX, parse_name
+
+
+def ancestors(directory: str) -> list[str]:
+    """The folder itself and all above it, the disk's root ("") last."""
+    found = [directory]
+    while directory:
+        directory = directory.rpartition("/")[0]
+        found.append(directory)
+    return found
+
+
+def make_dir_durable(disk: Disk, directory: str) -> None:
+    """Create the folder and its parents, and block until their names are on the device."""
+    disk.make_dir(directory)
+    for path in ancestors(directory):
+        disk.flush_dir(path)
+
+
+def start_dir_chain(disk: Disk, directory: str, done: Callable[[OSError | None], None]) -> int:
+    """Flush the folder and all above it in the background; `done` is called once per folder. How many.
+
+    All of them always: that a parent exists does not mean that its name is on the device yet.
+    """
+    paths = ancestors(directory)
+    for path in paths:
+        disk.start_flush_dir(path, done)
+    return len(paths)
+
+
+def remove_orphans(disk: Disk, directory: str, kept: Iterable[int], checkpointed: Iterable[int]) -> list[str]:
+    """Remove segments the layout does not name, and checkpoints of all but the segments in `checkpointed`.
+
+    What was removed; the removal is durable. Raises OSError.
+    """
+    kept, checkpointed = set(kept), set(checkpointed)
+    removed = []
+    for name in disk.list(directory):
+        parsed = parse_name(name)
+        if parsed is None:
+            continue
+        segment_id, suffix = parsed
+        if suffix == SEGMENT_SUFFIX:
+            wanted = segment_id in kept
+        else:
+            wanted = segment_id in checkpointed and not suffix.endswith(".tmp")
+        if not wanted:
+            disk.remove(f"{directory}/{name}")
+            removed.append(name)
+    if removed:
+        disk.flush_dir(directory)
+    return removed
+
+
+def delete_files(disk: Disk, directory: str) -> None:
+    """Remove every file of a range and, if nothing else is in it, the folder; durably. Raises OSError."""
+    for name in disk.list(directory):
+        if parse_name(name) is not None:
+            disk.remove(f"{directory}/{name}")
+    if not disk.exists(directory):
+        return
+    if disk.list(directory):
+        disk.flush_dir(directory)
+        return
+    disk.remove_dir(directory)
+    disk.flush_dir(directory.rpartition("/")[0])

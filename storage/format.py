@@ -1,0 +1,220 @@
+"""The bytes of a segment file and of its checkpoint (design, section 9).
+
+Guarantee: nothing decodes here unless its CRC32C holds. An entry's CRC is seeded with the CRC of its file's
+header block and with its position, so a valid entry is valid only in its own place: neither bytes of another
+file nor an entry quoted inside a record's value can be taken for one. All integers are big-endian.
+
+    header block    4096 bytes: identity of the file, CRC in the last 4
+    entries         32-byte entry header, then the Kafka record batch, without gaps
+    zeros           the preallocated rest                      (ACTIVE)
+    footer          end mark, index blobs, producers, summary, trailer   (SEALED; the trailer ends the file)
+
+The end mark is an entry without a batch: durable before the rest of the footer is written, it tells an
+unfinished footer from a damaged entry.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from typing import Any, Final, NamedTuple
+
+import msgpack
+from crc32c import crc32c
+from typing_extensions import Buffer
+
+FORMAT_VERSION: Final = 1
+HEADER_BLOCK_BYTES: Final = 4096
+ENTRY_HEADER_BYTES: Final = 32
+BATCH_PREFIX_BYTES: Final = 21
+"""The part of a record batch that its own CRC does not cover; the entry's CRC does."""
+GUARDED_BYTES: Final = ENTRY_HEADER_BYTES + BATCH_PREFIX_BYTES
+TRAILER_BYTES: Final = 64
+END_FLAG: Final = 1
+ENTRY_MAGIC: Final = 0xE5A7
+SEGMENT_SUFFIX: Final = ".seg"
+CHECKPOINT_SUFFIX: Final = ".ckpt"
+TEMPORARY_SUFFIX: Final = ".tmp"
+MAX_PARENTS: Final = 256
+
+_SEGMENT_MAGIC: Final = b"SEALOGSG"
+_TRAILER_MAGIC: Final = b"SEALOGFT"
+_CHECKPOINT_MAGIC: Final = b"SEALOGCP"
+
+# magic, version, number of parents, topic id, segment id, first, last, term, created_ms
+_HEADER: Final = struct.Struct(">8sHH16sQIIIQ")
+_CRC: Final = struct.Struct(">I")
+# magic, version, salt, footer position, summary position, summary size, summary CRC
+_TRAILER: Final = struct.Struct(">8sH2xIIIII")
+# magic, version, salt, body size, body CRC
+_CHECKPOINT: Final = struct.Struct(">8sH2xIII")
+
+pack_crc: Final = _CRC.pack
+pack_entry_body: Final = struct.Struct(">HHIIIQI").pack
+"""magic, flags, batch size, partition, term, txn_seq, durable position: the entry header without its CRC."""
+
+ENTRY: Final = struct.Struct(">IHHIIIQI")
+"""crc, magic, flags, batch size, partition, term, txn_seq, durable position."""
+
+ENTRY_AND_BATCH: Final = struct.Struct(">IH2xIIIQ4x" + "q12xxhi8xqqh" + "8x")
+"""crc, magic, batch size, partition, term, txn_seq; then of the batch behind it: base offset, attributes,
+last offset delta, max timestamp, producer id, producer epoch."""
+
+
+class CorruptLog(Exception):
+    """A file is not what it must be, and going on would lose or invent data. Names the file and the
+    position."""
+
+    def __init__(self, path: str, position: int, reason: str) -> None:
+        super().__init__(f"{path} at byte {position}: {reason}")
+        self.path: Final = path
+        self.position: Final = position
+        self.reason: Final = reason
+
+
+class UnknownFormat(CorruptLog):
+    """A file of a format version that this program does not read."""
+
+
+class HeaderBlock(NamedTuple):
+    """Who a segment file is. `salt` is the block's CRC, which binds every entry to this file."""
+
+    topic_id: uuid.UUID
+    segment_id: int
+    first: int
+    last: int
+    term: int
+    created_ms: int
+    parents: tuple[int, ...]
+    salt: int
+
+
+def segment_name(segment_id: int) -> str:
+    return f"{segment_id:020d}{SEGMENT_SUFFIX}"
+
+
+def checkpoint_name(segment_id: int) -> str:
+    return f"{segment_id:020d}{CHECKPOINT_SUFFIX}"
+
+
+def parse_name(name: str) -> tuple[int, str] | None:
+    """(segment id, suffix) of a file name made by this package; None for a stranger's."""
+    stem, dot, suffix = name.partition(".")
+    suffix = dot + suffix
+    known = (SEGMENT_SUFFIX, CHECKPOINT_SUFFIX, CHECKPOINT_SUFFIX + TEMPORARY_SUFFIX)
+    if len(stem) == 20 and stem.isdecimal() and suffix in known:
+        return int(stem), suffix
+    return None
+
+
+def encode_header_block(
+    topic_id: uuid.UUID,
+    segment_id: int,
+    first: int,
+    last: int,
+    term: int,
+    created_ms: int,
+    parents: tuple[int, ...],
+) -> bytes:
+    if len(parents) > MAX_PARENTS:
+        raise ValueError(f"a segment has at most {MAX_PARENTS} parents")
+    block = bytearray(HEADER_BLOCK_BYTES)
+    _HEADER.pack_into(
+        block,
+        0,
+        _SEGMENT_MAGIC,
+        FORMAT_VERSION,
+        len(parents),
+        topic_id.bytes,
+        segment_id,
+        first,
+        last,
+        term,
+        created_ms,
+    )
+    struct.pack_into(f">{len(parents)}Q", block, _HEADER.size, *parents)
+    _CRC.pack_into(block, HEADER_BLOCK_BYTES - 4, crc32c(memoryview(block)[:-4]))
+    return bytes(block)
+
+
+def decode_header_block(block: bytes, path: str) -> HeaderBlock:
+    """Raises CorruptLog, or UnknownFormat for a version written by another program."""
+    if len(block) < HEADER_BLOCK_BYTES:
+        raise CorruptLog(path, 0, f"the file ends after {len(block)} bytes, inside its header block")
+    (salt,) = _CRC.unpack_from(block, HEADER_BLOCK_BYTES - 4)
+    # Every version keeps magic, version and CRC in these places, so damage is told from a newer format.
+    if block[:8] != _SEGMENT_MAGIC:
+        raise CorruptLog(path, 0, "this is no segment file")
+    if crc32c(memoryview(block)[: HEADER_BLOCK_BYTES - 4]) != salt:
+        raise CorruptLog(path, 0, "the header block is damaged")
+    (version,) = struct.unpack_from(">H", block, 8)
+    if version != FORMAT_VERSION:
+        raise UnknownFormat(
+            path, 0, f"format version {version} is unknown, this program reads {FORMAT_VERSION}"
+        )
+    _, _, parent_count, topic, segment_id, first, last, term, created_ms = _HEADER.unpack_from(block, 0)
+    parents = struct.unpack_from(f">{min(parent_count, MAX_PARENTS)}Q", block, _HEADER.size)
+    return HeaderBlock(uuid.UUID(bytes=topic), segment_id, first, last, term, created_ms, parents, salt)
+
+
+def entry_is_valid(guarded: memoryview, salt: int, position: int) -> bool:
+    """Whether these 53 bytes are an entry's header and batch prefix, written to this place of this file."""
+    crc, magic = ENTRY.unpack_from(guarded, 0)[:2]
+    return bool(magic == ENTRY_MAGIC and crc == crc32c(guarded[4:], salt ^ position))
+
+
+def encode_end_mark(salt: int, position: int) -> bytes:
+    """The entry that ends a file at `position`; everything below is durable when it is written."""
+    guarded = pack_entry_body(ENTRY_MAGIC, END_FLAG, 0, 0, 0, 0, position) + bytes(BATCH_PREFIX_BYTES)
+    return pack_crc(crc32c(guarded, salt ^ position)) + guarded
+
+
+class Trailer(NamedTuple):
+    """Where a sealed segment's footer lies; positions in the file, sizes in bytes."""
+
+    footer_position: int
+    summary_position: int
+    summary_size: int
+    summary_crc: int
+
+
+def encode_trailer(salt: int, trailer: Trailer) -> bytes:
+    packed = _TRAILER.pack(_TRAILER_MAGIC, FORMAT_VERSION, salt, *trailer)
+    packed += bytes(TRAILER_BYTES - 4 - len(packed))
+    return packed + _CRC.pack(crc32c(packed))
+
+
+def decode_trailer(data: bytes, salt: int) -> Trailer | None:
+    """None when these are not the last bytes of this segment, sealed."""
+    if len(data) != TRAILER_BYTES or data[:8] != _TRAILER_MAGIC:
+        return None
+    (crc,) = _CRC.unpack_from(data, TRAILER_BYTES - 4)
+    if crc32c(memoryview(data)[: TRAILER_BYTES - 4]) != crc:
+        return None
+    _, version, found_salt, *fields = _TRAILER.unpack_from(data, 0)
+    if version != FORMAT_VERSION or found_salt != salt:
+        return None
+    return Trailer(*fields)
+
+
+def encode_checkpoint(salt: int, body: Any) -> bytes:
+    packed: bytes = msgpack.packb(body)
+    return _CHECKPOINT.pack(_CHECKPOINT_MAGIC, FORMAT_VERSION, salt, len(packed), crc32c(packed)) + packed
+
+
+def decode_checkpoint(data: bytes, salt: int) -> Any | None:
+    """The body; None when damaged, of another version or of another segment: then it is as good as absent."""
+    if len(data) < _CHECKPOINT.size:
+        return None
+    magic, version, found_salt, size, crc = _CHECKPOINT.unpack_from(data, 0)
+    if magic != _CHECKPOINT_MAGIC or version != FORMAT_VERSION or found_salt != salt:
+        return None
+    body = memoryview(data)[_CHECKPOINT.size :]
+    if len(body) != size or crc32c(body) != crc:
+        return None
+    return unpack(body)
+
+
+def unpack(data: Buffer) -> Any:
+    """msgpack whose CRC has been checked, so its sizes are believed."""
+    return msgpack.unpackb(data, strict_map_key=False, use_list=True)

@@ -1,0 +1,118 @@
+"""What the owner of a range tells its log, and is told by it: segments, rolls, limits.
+
+Plain data. The owner keeps the layout (design, sections 3 and 5) and hands it in; nothing here is read from
+disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from wire.errors import KafkaError
+
+SegmentState = Literal["ACTIVE", "SEALED"]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInfo:
+    """One segment as the layout names it (design, section 5), for opening a range.
+
+    `first` and `last` are the segment's own partitions: of a parent before a split they are wider than the
+    range. A segment without parents starts at the offsets in `start_offsets`, 0 for partitions not named.
+    Where the parents are no longer listed (dropped by retention) and no `start_offsets` are given, the
+    segment's own first offsets are believed.
+    """
+
+    segment_id: int
+    first: int
+    last: int
+    state: SegmentState
+    parents: tuple[int, ...] = ()
+    start_offsets: Mapping[int, int] | None = None
+    end_offsets: Mapping[int, int] | None = None
+    """Of a sealed segment, where the layout knows them: checked against the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class RollEvent:
+    """A child is durable on disk and ready to take over; its file does not count before the layout says so.
+
+    `parent_end_offsets` are those of this moment. Appends go on in the parent until the layout is durable, so
+    they are a lower bound; the final ones come with `on_sealed`.
+    """
+
+    parent_id: int
+    child_id: int
+    parent_end_offsets: Mapping[int, int]
+
+
+Publish = Callable[[RollEvent, Callable[[OSError | None], None]], None]
+
+
+class RangeHooks(NamedTuple):
+    """The owner's side of a range log. All are called on the event loop's thread and must not raise."""
+
+    allocate_segment_id: Callable[[], int]
+    """A number no segment of any topic ever had or will have."""
+    publish: Publish
+    """Make a layout with this child durable, then call back. An error there is the end of this range log."""
+    on_progress: Callable[[Iterable[int]], None] | None = None
+    """The high watermarks of these partitions have moved; called before those who wait for durability."""
+    on_sealed: Callable[[int, dict[int, int]], None] | None = None
+    """This segment's footer is durable; its end offsets, for every partition of the range that has any."""
+    on_failed: Callable[[KafkaError], None] | None = None
+    """A write or flush failed, so this range log is FAILED for good."""
+
+
+class Appended(NamedTuple):
+    """Where a batch went. `lsn` is what `when_durable` takes. Of a duplicate: where the first one is."""
+
+    base_offset: int
+    last_offset: int
+    segment_id: int
+    lsn: int
+    duplicate: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """Limits of one range log. Sizes are bytes, times milliseconds."""
+
+    segment_bytes: int = 1 << 30
+    """A segment that has grown past this is rolled; appends meanwhile go on, so it may end somewhat
+    larger."""
+    max_index_entries: int = 1_000_000
+    """A segment whose index has more entries than this is rolled too (24 bytes each in memory)."""
+    max_batch_bytes: int = 1_048_588
+    run_bytes: int = 16 << 10
+    """An index entry covers at most this much, unless one batch alone is larger."""
+    preallocate_first_bytes: int = 64 << 10
+    preallocate_max_bytes: int = 16 << 20
+    flush_linger_ms: float = 20.0
+    """Bytes nobody waits for are flushed after this long, so that the high watermark always advances."""
+    checkpoint_bytes: int = 64 << 20
+    close_checkpoint_bytes: int = 1 << 20
+    """A clean close writes a checkpoint only when a restart would have to scan more than this."""
+    producer_ttl_ms: int = 86_400_000
+    producer_idle_ms: int = 900_000
+    """At `max_producers`, producers idle for longer than this make room, the oldest first."""
+    max_producers: int = 100_000
+    """Per range, counting a producer once for every partition it writes to."""
+    skip_scan_bytes: int = 8 << 20
+    """A read gives up after skipping this much, and says how far it came."""
+    footer_step_bytes: int = 1 << 20
+    """How much of a footer is written per turn of the loop."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.segment_bytes <= MAX_SEGMENT_BYTES // 2:
+            raise ValueError(f"segment_bytes must be within 1..{MAX_SEGMENT_BYTES // 2}")
+        if self.max_batch_bytes > MAX_SEGMENT_BYTES // 8:
+            raise ValueError(f"max_batch_bytes must be at most {MAX_SEGMENT_BYTES // 8}")
+        if not 0 < self.preallocate_first_bytes <= self.preallocate_max_bytes <= MAX_SEGMENT_BYTES // 8:
+            raise ValueError("preallocation steps must grow from first to max")
+
+
+MAX_SEGMENT_BYTES = (1 << 32) - 1
+"""Positions inside a segment are 32 bits wide."""

@@ -1,0 +1,71 @@
+"""One partition's log: its offsets, what is durable of it, and the chain of segments that hold it.
+
+Guarantees: log start <= high watermark <= end offset; none of the three ever moves back in the life of a
+range log.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from storage.index import PartitionIndex
+from storage.producers import ProducerStates
+from wire.errors import ErrorCode, KafkaError
+
+
+class PartitionLog:
+    """Offsets of one partition. Only its range log moves `end_offset` and `high_watermark`."""
+
+    __slots__ = (
+        "end_offset",
+        "high_watermark",
+        "indexes",
+        "log_start_offset",
+        "partition",
+        "producers",
+        "starts",
+    )
+
+    def __init__(self, partition: int, start_offset: int, producers: ProducerStates) -> None:
+        self.partition = partition
+        self.log_start_offset = start_offset
+        """The first offset a client may read."""
+        self.end_offset = start_offset
+        """The next offset to be assigned."""
+        self.high_watermark = start_offset
+        """The end of what is durable (design, D3)."""
+        self.producers = producers
+        self.starts: list[int] = []
+        self.indexes: list[PartitionIndex] = []
+        """The segments that hold entries of the partition, in order; `starts` are their first offsets."""
+
+    @property
+    def epochs(self) -> list[tuple[int, int]]:
+        """(leader epoch, its first offset), in order, each epoch once."""
+        merged: list[tuple[int, int]] = []
+        for index in self.indexes:
+            for term, offset in index.epochs:
+                if not merged or merged[-1][0] != term:
+                    merged.append((term, offset))
+        return merged
+
+    def advance_log_start(self, offset: int) -> None:
+        """Hide everything below `offset`; lower than now changes nothing. The owner has made it durable.
+
+        Raises KafkaError(OFFSET_OUT_OF_RANGE) above the high watermark.
+        """
+        if offset > self.high_watermark:
+            raise KafkaError(
+                ErrorCode.offset_out_of_range,
+                f"the log start cannot pass the high watermark {self.high_watermark}",
+            )
+        self.log_start_offset = max(self.log_start_offset, offset)
+
+    def add_index(self, index: PartitionIndex) -> None:
+        """A segment that continues this log."""
+        self.starts.append(index.start_offset)
+        self.indexes.append(index)
+
+    def chain_position(self, offset: int) -> int:
+        """The number, in `indexes`, of the segment in which `offset` lies or would lie."""
+        return max(0, bisect_right(self.starts, offset) - 1)

@@ -1,0 +1,187 @@
+"""What a partition remembers of its idempotent producers, and what it therefore accepts.
+
+Guarantees: a batch is appended at most once as long as it is among its producer's last five; sequences of one
+epoch have no gap; an older epoch never writes again. Bounded: the states of all partitions of a range share
+one budget, producers idle for long make room, and at the hard limit a new producer is refused.
+
+Source: Kafka's ProducerStateManager and ProducerAppendInfo (KIP-98, KIP-360); KIP-890 for transactions v2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+from wire.batch import BatchHeader
+from wire.errors import ErrorCode, KafkaError
+
+REMEMBERED_BATCHES: Final = 5
+SEQUENCE_MASK: Final = 0x7FFFFFFF
+"""Sequences run from 0 to 2^31 - 1 and then start again at 0."""
+RECLAIM_PAUSE_MS: Final = 1_000
+RECLAIM_TO: Final = 0.9
+
+
+class Duplicate(NamedTuple):
+    """The batch is already in the log, here."""
+
+    base_offset: int
+    last_offset: int
+
+
+class ProducerState:
+    """One producer in one partition. `batches`: (base sequence, last sequence, base offset, last offset)."""
+
+    __slots__ = ("active_ms", "batches", "epoch")
+
+    def __init__(self, epoch: int, batches: list[tuple[int, int, int, int]], active_ms: int) -> None:
+        self.epoch = epoch
+        self.batches = batches
+        self.active_ms = active_ms
+
+
+class ProducerBudget:
+    """The number of producer states that the partitions of a range may hold together."""
+
+    __slots__ = ("count", "idle_ms", "limit", "members", "next_reclaim_ms")
+
+    def __init__(self, limit: int, idle_ms: int) -> None:
+        self.limit = limit
+        self.idle_ms = idle_ms
+        self.count = 0
+        self.members: list[ProducerStates] = []
+        self.next_reclaim_ms = 0
+
+    def make_room(self, now_ms: int) -> None:
+        """At the limit, forget producers that have been idle for long, the oldest first; at most once a
+        second, since it looks at all. Raises KafkaError(THROTTLING_QUOTA_EXCEEDED), which clients retry,
+        without room."""
+        if now_ms >= self.next_reclaim_ms:
+            self.next_reclaim_ms = now_ms + RECLAIM_PAUSE_MS
+            latest = now_ms - self.idle_ms
+            idle = sorted(
+                (state.active_ms, producer_id, number)
+                for number, member in enumerate(self.members)
+                for producer_id, state in member.states.items()
+                if state.active_ms <= latest
+            )
+            surplus = self.count - int(self.limit * RECLAIM_TO)
+            for _, producer_id, number in idle[: max(1, surplus)]:
+                self.members[number].forget(producer_id)
+        if self.count >= self.limit:
+            raise KafkaError(
+                ErrorCode.throttling_quota_exceeded,
+                f"the range remembers {self.limit} active producers already, its limit",
+            )
+
+
+class ProducerStates:
+    """The producers of one partition. Pure: times are handed in, milliseconds of the wall clock."""
+
+    __slots__ = ("budget", "states")
+
+    def __init__(self, budget: ProducerBudget) -> None:
+        self.states: dict[int, ProducerState] = {}
+        self.budget = budget
+        budget.members.append(self)
+
+    def __len__(self) -> int:
+        return len(self.states)
+
+    def check(
+        self, header: BatchHeader, now_ms: int, *, require_known_producer: bool = False
+    ) -> Duplicate | None:
+        """Whether the batch may be appended: None when it may, its place when it has been already.
+
+        With `require_known_producer` a producer without state must start at sequence 0 (transactions v2);
+        else it may start anywhere, since its state may have expired. Raises KafkaError:
+        INVALID_PRODUCER_EPOCH for an epoch below the last seen, OUT_OF_ORDER_SEQUENCE_NUMBER for a gap or an
+        overlap that is no known duplicate, THROTTLING_QUOTA_EXCEEDED at the limit of producers.
+        """
+        state = self.states.get(header.producer_id)
+        sequence = header.base_sequence
+        if state is None:
+            if require_known_producer and sequence != 0:
+                raise _out_of_order(header, "an unknown producer must start at sequence 0")
+            if self.budget.count >= self.budget.limit:
+                self.budget.make_room(now_ms)
+            return None
+        if header.producer_epoch == state.epoch:
+            last_sequence = state.batches[-1][1]
+            if sequence == (last_sequence + 1) & SEQUENCE_MASK:
+                return None
+            end = header.last_sequence
+            for first, last, base_offset, last_offset in state.batches:
+                if first == sequence and last == end:
+                    return Duplicate(base_offset, last_offset)
+            raise _out_of_order(header, f"the last one seen is {last_sequence}")
+        if header.producer_epoch < state.epoch:
+            raise KafkaError(
+                ErrorCode.invalid_producer_epoch,
+                f"producer {header.producer_id} has epoch {state.epoch}, this batch {header.producer_epoch}",
+            )
+        if sequence != 0:
+            raise _out_of_order(header, "a new producer epoch must start at sequence 0")
+        return None
+
+    def update(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
+        """Remember a batch that was appended at `base_offset`."""
+        batch = (
+            header.base_sequence,
+            header.last_sequence,
+            base_offset,
+            base_offset + header.last_offset_delta,
+        )
+        state = self.states.get(header.producer_id)
+        if state is None:
+            self.states[header.producer_id] = ProducerState(header.producer_epoch, [batch], now_ms)
+            self.budget.count += 1
+            return
+        state.active_ms = now_ms
+        if header.producer_epoch != state.epoch:
+            state.epoch = header.producer_epoch
+            state.batches = [batch]
+            return
+        batches = state.batches
+        if len(batches) == REMEMBERED_BATCHES:
+            del batches[0]
+        batches.append(batch)
+
+    def forget(self, producer_id: int) -> None:
+        del self.states[producer_id]
+        self.budget.count -= 1
+
+    def clear(self) -> None:
+        self.budget.count -= len(self.states)
+        self.states.clear()
+
+    def expire(self, now_ms: int, ttl_ms: int) -> int:
+        """Forget producers that wrote nothing for `ttl_ms`; how many."""
+        oldest_ms = now_ms - ttl_ms
+        expired = [key for key, state in self.states.items() if state.active_ms <= oldest_ms]
+        for producer_id in expired:
+            self.forget(producer_id)
+        return len(expired)
+
+    def snapshot(self) -> list[Any]:
+        """Plain data for msgpack, from which `restore` makes the same states again."""
+        return [
+            [producer_id, state.epoch, state.active_ms, [list(batch) for batch in state.batches]]
+            for producer_id, state in self.states.items()
+        ]
+
+    def restore(self, snapshot: Iterable[Any]) -> None:
+        """Replace everything by a snapshot's content, limit or not: what was accepted stays known."""
+        self.clear()
+        for producer_id, epoch, active_ms, batches in snapshot:
+            self.states[producer_id] = ProducerState(
+                epoch, [(first, last, base, end) for first, last, base, end in batches], active_ms
+            )
+        self.budget.count += len(self.states)
+
+
+def _out_of_order(header: BatchHeader, reason: str) -> KafkaError:
+    return KafkaError(
+        ErrorCode.out_of_order_sequence_number,
+        f"producer {header.producer_id} epoch {header.producer_epoch} sent sequence {header.base_sequence}: {reason}",
+    )

@@ -1,0 +1,451 @@
+"""The log of one range: the one place that assigns offsets, writes batches, and says what is durable.
+
+Guarantees (design, section 2): offsets of a partition run on without a gap, across segments; a high watermark
+moves only over completed flushes that cover everything before it in the range's append order; whoever waits
+for durability is answered after that; a failed write or flush is final (T4): the log takes no more and reads
+go on below the high watermarks. Everything runs on one thread; callbacks are called from the event loop's
+turns, never from inside the call that handed them in, and must not raise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Mapping
+from typing import Final, Literal
+
+import msgpack
+from typing_extensions import Buffer
+
+from storage import checkpoint
+from storage.cache import SegmentCache
+from storage.clock import Scheduler
+from storage.disk import Disk
+from storage.entries import Queued, frame
+from storage.files import delete_files
+from storage.flusher import GroupFlusher, Outcome, tell_all
+from storage.format import ENTRY_HEADER_BYTES
+from storage.layout import MAX_SEGMENT_BYTES, Appended, LogConfig, RangeHooks
+from storage.partition import PartitionLog
+from storage.producers import ProducerBudget
+from storage.range_reader import RangeReader
+from storage.roller import RETRY_FRACTION, Roller
+from storage.segment import Segment
+from wire.batch import BatchHeader, assign
+from wire.errors import ErrorCode, KafkaError
+
+State = Literal["OPEN", "FAILED", "CLOSED", "DELETED"]
+
+TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
+    "OPEN": frozenset({"FAILED", "CLOSED", "DELETED"}),
+    "FAILED": frozenset({"CLOSED", "DELETED"}),
+    "CLOSED": frozenset({"DELETED"}),
+    "DELETED": frozenset(),
+}
+
+
+class RangeLog(RangeReader):
+    """The chain of segments of one range; opened by `storage.recovery`. Offsets are records, sizes bytes."""
+
+    def __init__(
+        self,
+        *,
+        disk: Disk,
+        scheduler: Scheduler,
+        directory: str,
+        topic_id: uuid.UUID,
+        first: int,
+        last: int,
+        term: int,
+        config: LogConfig,
+        cache: SegmentCache,
+        segments: list[Segment],
+        partitions: list[PartitionLog],
+        budget: ProducerBudget,
+        hooks: RangeHooks,
+    ) -> None:
+        super().__init__(first, last, config, partitions)
+        self.directory = directory
+        self.topic_id = topic_id
+        self.term = term
+        """Written into every batch as its leader epoch."""
+        self._disk = disk
+        self._scheduler = scheduler
+        self._cache = cache
+        self._hooks = hooks
+        self._budget = budget
+        self._segments = segments
+        self._unsealed = [segment for segment in segments if segment.state != "SEALED"]
+        self._active = segments[-1]
+        self._state: State = "OPEN"
+        self._failure: KafkaError | None = None
+        self._appended_lsn = 0
+        self._queue: dict[PartitionLog, list[Queued]] = {}
+        self._queued_bytes = 0
+        self._on_written: list[Outcome] = []
+        self._written_ends: dict[PartitionLog, int] = {}
+        self._round_ends: dict[PartitionLog, int] = {}
+        self._round_marks: list[tuple[Segment, int]] = []
+        self._round_awaited = 0
+        self._flusher = GroupFlusher(scheduler, self, config.flush_linger_ms)
+        self._roller = Roller(disk, scheduler, self, hooks.publish)
+        self._checkpointer = checkpoint.Checkpointer(disk, directory)
+        self._checkpointer.position = self._active.end
+        self._roll_at = config.segment_bytes
+
+    # What there is.
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+    @property
+    def failure(self) -> KafkaError | None:
+        """Why the log is FAILED."""
+        return self._failure
+
+    @property
+    def active(self) -> Segment:
+        return self._active
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """In chain order, the active one last."""
+        return tuple(self._segments)
+
+    @property
+    def appended_lsn(self) -> int:
+        """The position after everything appended so far."""
+        return self._appended_lsn
+
+    @property
+    def durable_lsn(self) -> int:
+        return self._flusher.durable_lsn
+
+    # Appending.
+
+    def append(
+        self,
+        partition: int,
+        header: BatchHeader,
+        batch: Buffer,
+        *,
+        txn_seq: int = 0,
+        require_known_producer: bool = False,
+    ) -> Appended:
+        """Give one checked batch (`wire.batch.validate_produced`) its offsets and queue it for writing.
+
+        `batch` must stay unchanged until it is written, at the end of the loop's turn. `txn_seq` is stored
+        with it; 0 outside transactions. Raises KafkaError: KAFKA_STORAGE_ERROR (failed or closed log, disk
+        full: nothing was appended), MESSAGE_TOO_LARGE, UNKNOWN_TOPIC_OR_PARTITION, and those of
+        `ProducerStates.check`.
+        """
+        if self._state != "OPEN":
+            raise self._refusal()
+        log = self.partition(partition)
+        size = header.size_bytes
+        if size > self.config.max_batch_bytes:
+            raise KafkaError(
+                ErrorCode.message_too_large,
+                f"a batch of {size} bytes is above the limit of {self.config.max_batch_bytes}",
+            )
+        has_producer = header.producer_id >= 0
+        if has_producer:
+            now_ms = self._scheduler.now_ms()
+            duplicate = log.producers.check(header, now_ms, require_known_producer=require_known_producer)
+            if duplicate is not None:
+                known = (
+                    log.indexes[log.chain_position(duplicate.base_offset)].segment if log.indexes else None
+                )
+                return Appended(
+                    duplicate.base_offset,
+                    duplicate.last_offset,
+                    known.segment_id if known is not None else self._active.segment_id,
+                    self.durable_lsn if duplicate.last_offset < log.high_watermark else self._appended_lsn,
+                    True,
+                )
+        segment = self._active
+        entry_size = ENTRY_HEADER_BYTES + size
+        if segment.end + self._queued_bytes + entry_size > segment.allocated:
+            self._reserve(segment.end + self._queued_bytes + entry_size)
+        base_offset = log.end_offset
+        end_offset = base_offset + header.last_offset_delta + 1
+        prefix, rest = assign(batch, base_offset, self.term)
+        if has_producer:
+            log.producers.update(header, base_offset, now_ms)
+        log.end_offset = end_offset
+        self._queued_bytes += entry_size
+        self._appended_lsn += entry_size
+        entry = (prefix, rest, size, base_offset, end_offset, txn_seq, header.max_timestamp)
+        queue = self._queue
+        entries = queue.get(log)
+        if entries is not None:
+            entries.append(entry)
+        else:
+            if not queue:
+                self._scheduler.call_soon(self._write_out)
+            queue[log] = [entry]
+        return Appended(base_offset, end_offset - 1, segment.segment_id, self._appended_lsn, False)
+
+    def _reserve(self, needed: int) -> None:
+        if needed > MAX_SEGMENT_BYTES:
+            raise KafkaError(
+                ErrorCode.kafka_storage_error, f"{self._active.path} is full and cannot be rolled"
+            )
+        try:
+            self._active.reserve(needed, self.config)
+        except OSError as error:
+            raise KafkaError(
+                ErrorCode.kafka_storage_error, f"{self._active.path} cannot grow: {error}"
+            ) from error
+
+    def _write_out(self) -> None:
+        """Write everything queued with one call."""
+        queue = self._queue
+        if not queue or self._state != "OPEN":
+            return
+        self._queue = {}
+        self._queued_bytes = 0
+        segment = self._active
+        framed = frame(segment, queue, self.term, self.config.run_bytes)
+        try:
+            segment.file().pwritev(framed.buffers, segment.end)
+        except OSError as error:
+            self.fail(error)
+            return
+        segment.end = framed.end
+        self._written_ends.update(framed.ends)
+        callbacks = self._on_written
+        if callbacks:
+            self._on_written = []
+        self._flusher.wrote(self._appended_lsn)
+        if callbacks:
+            tell_all(self._scheduler, callbacks, None)
+        if framed.end >= self._roll_at or segment.runs >= self.config.max_index_entries:
+            self._roller.start()
+
+    def when_written(self, callback: Outcome) -> None:
+        """Call back when a write() covers all appended so far: a killed process then loses nothing (D2)."""
+        if self._queue and self._state == "OPEN":
+            self._on_written.append(callback)
+        else:
+            written = self._state == "OPEN" or self._state == "CLOSED"
+            self._scheduler.call_soon(callback, None if written else self._refusal())
+
+    # Flushing.
+
+    def when_durable(self, lsn: int, callback: Outcome) -> None:
+        """Call back when everything up to `lsn` is on the device, or can never be known to be."""
+        self._flusher.when_durable(lsn, callback)
+
+    def request_flush(self) -> None:
+        """Flush what is appended so far without waiting for the linger, though nobody waits for it."""
+        if self._state == "OPEN":
+            self._flusher.request(self._appended_lsn)
+
+    def start_round(self) -> None:
+        """For the flusher: flush every file with unflushed bytes, a parent beside its child."""
+        if not self._queue and self._checkpoint_is_due():
+            self._checkpointer.capture(self._active, self._partitions)
+        self._round_ends, self._written_ends = self._written_ends, {}
+        # The round counts when all are done, so nothing in a child counts before its parent is durable.
+        self._round_marks = [
+            (segment, segment.end) for segment in self._unsealed if segment.durable_end < segment.end
+        ]
+        self._round_awaited = len(self._round_marks)
+        for segment, _ in self._round_marks:
+            self._disk.start_flush(segment.file(), self._flushed)
+
+    def _checkpoint_is_due(self) -> bool:
+        grown = self._active.end - self._checkpointer.position
+        return grown >= self.config.checkpoint_bytes and self._checkpointer.state == "IDLE"
+
+    def _flushed(self, error: OSError | None) -> None:
+        if self._state != "OPEN":
+            return
+        if error is not None:
+            self.fail(error)
+            return
+        self._round_awaited -= 1
+        if self._round_awaited:
+            return
+        for segment, end in self._round_marks:
+            segment.durable_end = end
+        ends, self._round_ends = self._round_ends, {}
+        for log, end_offset in ends.items():
+            log.high_watermark = end_offset
+        callbacks = self._flusher.round_done()
+        self._checkpointer.flushed()
+        self._roller.proceed()
+        self._flusher.proceed()
+        try:
+            self._tell_progress(ends)
+        finally:
+            tell_all(self._scheduler, callbacks, None)
+
+    def _tell_progress(self, ends: dict[PartitionLog, int]) -> None:
+        if ends and self._hooks.on_progress is not None:
+            self._hooks.on_progress([log.partition for log in ends])
+
+    # Rolling; the first part is the roller's.
+
+    def request_roll(self) -> None:
+        """Begin a roll now, unless one is under way."""
+        if self._state == "OPEN":
+            self._roller.start()
+
+    def create_child(self) -> Segment:
+        child = Segment.create(
+            self._disk,
+            self.directory,
+            topic_id=self.topic_id,
+            segment_id=self._hooks.allocate_segment_id(),
+            first=self.first,
+            last=self.last,
+            term=self.term,
+            created_ms=self._scheduler.now_ms(),
+            parents=(self._active.segment_id,),
+            cache=self._cache,
+            config=self.config,
+        )
+        return child
+
+    def switch_to(self, child: Segment) -> bytes:
+        self._write_out()
+        if self._state != "OPEN":
+            return b""
+        parent = self._active
+        parent.change_state("FULL")
+        for log in self._partitions:
+            # A footer names every partition's end, also of those that wrote nothing here.
+            if log.end_offset:
+                parent.index_of(log.partition, log.end_offset)
+        self._segments.append(child)
+        self._unsealed.append(child)
+        self._active = child
+        self._roll_at = self.config.segment_bytes
+        self._checkpointer.position = child.end
+        self.expire_producers()
+        if parent.durable_end < parent.end:
+            self._flusher.request(self._appended_lsn)
+        packed: bytes = msgpack.packb(checkpoint.producers_snapshot(self._partitions))
+        return packed
+
+    def retry_roll_later(self) -> None:
+        self._roll_at = self._active.end + max(1, self.config.segment_bytes // RETRY_FRACTION)
+
+    def segment_sealed(self, segment: Segment) -> None:
+        self._unsealed.remove(segment)
+        if self._hooks.on_sealed is not None:
+            self._hooks.on_sealed(segment.segment_id, segment.end_offsets())
+        if self._active.end >= self._roll_at:
+            self._roller.start()
+
+    def expire_producers(self) -> int:
+        """Forget producers that wrote nothing for `producer_ttl_ms`; how many. Done at every roll as well."""
+        now_ms = self._scheduler.now_ms()
+        return sum(log.producers.expire(now_ms, self.config.producer_ttl_ms) for log in self._partitions)
+
+    # The end.
+
+    def _change_state(self, state: State) -> None:
+        if state not in TRANSITIONS[self._state]:
+            raise ValueError(f"a range log that is {self._state} cannot become {state}")
+        self._state = state
+
+    def check_readable(self) -> None:
+        if self._state == "CLOSED" or self._state == "DELETED":
+            raise self._refusal()
+
+    def _refusal(self) -> KafkaError:
+        if self._failure is not None:
+            return self._failure
+        return KafkaError(
+            ErrorCode.kafka_storage_error, f"the log in {self.directory} is {self._state.lower()}"
+        )
+
+    def _stop(self, failure: KafkaError | None) -> list[Outcome]:
+        self._roller.stop()
+        self._checkpointer.stop()
+        callbacks, self._on_written = self._on_written, []
+        self._queue = {}
+        return callbacks + self._flusher.stop(failure)
+
+    def fail(self, error: OSError) -> None:
+        """A write or flush failed. Final: what it covered may be lost, and asking again could be told a
+        lie."""
+        if self._state != "OPEN":
+            return
+        self._failure = KafkaError(
+            ErrorCode.kafka_storage_error, f"the log in {self.directory} failed: {error}"
+        )
+        self._failure.__cause__ = error
+        self._change_state("FAILED")
+        callbacks = self._stop(self._failure)
+        if self._hooks.on_failed is not None:
+            self._hooks.on_failed(self._failure)
+        tell_all(self._scheduler, callbacks, self._failure)
+
+    def close(self) -> None:
+        """Write and flush everything, waiting for the device, answer who waits, and close the files.
+
+        Raises the OSError of a write or flush that failed; the log is FAILED and its files are closed then.
+        """
+        if self._state == "CLOSED" or self._state == "DELETED":
+            return
+        failure: OSError | None = None
+        if self._state == "OPEN":
+            try:
+                self._write_out()
+                if self._state == "OPEN":
+                    self._flush_now()
+            except OSError as error:
+                self.fail(error)
+                failure = error
+        if self._state == "OPEN":
+            self._close_cleanly()
+        else:
+            self._change_state("CLOSED")
+            if failure is None and self._failure is not None and isinstance(self._failure.__cause__, OSError):
+                failure = self._failure.__cause__
+        for segment in self._segments:
+            segment.close()
+        if failure is not None:
+            raise failure
+
+    def _flush_now(self) -> None:
+        for segment in self._unsealed:
+            if segment.durable_end < segment.end:
+                segment.file().flush()
+        for segment in self._unsealed:
+            segment.durable_end = segment.end
+
+    def _close_cleanly(self) -> None:
+        ends = {**self._round_ends, **self._written_ends}
+        for log, end_offset in ends.items():
+            log.high_watermark = end_offset
+        if self._active.end - self._checkpointer.position >= self.config.close_checkpoint_bytes:
+            packed = checkpoint.capture(self._active, self._partitions)
+            with contextlib.suppress(OSError):
+                checkpoint.write_now(self._disk, self.directory, self._active, packed)
+        self._change_state("CLOSED")
+        closed = KafkaError(ErrorCode.kafka_storage_error, f"the log in {self.directory} is closed")
+        callbacks = self._stop(closed)
+        self._tell_progress(ends)
+        tell_all(self._scheduler, callbacks, None)
+
+    def delete(self) -> None:
+        """Remove every file of the range, and the folder if nothing else is in it (the topic is deleted).
+
+        Whoever waits gets UNKNOWN_TOPIC_OR_PARTITION. Raises OSError where a file cannot be removed.
+        """
+        if self._state == "DELETED":
+            return
+        was = self._state
+        self._change_state("DELETED")
+        gone = KafkaError(ErrorCode.unknown_topic_or_partition, "the topic is being deleted")
+        callbacks = self._stop(gone) if was == "OPEN" else []
+        for segment in self._segments:
+            segment.close()
+        delete_files(self._disk, self.directory)
+        tell_all(self._scheduler, callbacks, gone)

@@ -1,0 +1,256 @@
+"""Opening a range from its files: what was durable is kept, what was torn is cut and reported, and what
+cannot be explained by a crash is refused.
+
+Guarantees: no entry that was ever flushed is lost without a CorruptLog; no byte that was not part of a whole
+entry comes back; offsets run on without a gap in every partition, across segments; when this returns,
+everything kept is on the device and every high watermark is the end of its log. A crash during recovery
+changes nothing about that: children are cut before their parents are sealed, and nothing is served in
+between.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from storage.cache import SegmentCache
+from storage.chain_scan import ChainScan, Cut, Found, RecoveryReport
+from storage.clock import Scheduler
+from storage.disk import Disk
+from storage.files import ancestors, delete_files, remove_orphans, start_dir_chain
+from storage.format import CorruptLog
+from storage.layout import LogConfig, Publish, RangeHooks, SegmentInfo
+from storage.partition import PartitionLog
+from storage.producers import ProducerBudget, ProducerStates
+from storage.range_log import RangeLog
+from storage.segment import Segment
+from wire.errors import KafkaError
+
+__all__ = ("Cut", "RecoveryReport", "create_range", "open_range")
+
+
+class Recovery(ChainScan):
+    """A look at the files of one range, and then their mending."""
+
+    def mend(self) -> None:
+        """Cut, flush, seal, clean up. A crash anywhere in here leaves files that the next start judges
+        alike."""
+        for found in reversed(self.found):
+            self._cut(found)
+        for found in self.found[:-1]:
+            if found.segment.state != "SEALED":
+                self._seal(found)
+        for log in self.partitions:
+            log.high_watermark = log.end_offset
+        listed = [found.segment.segment_id for found in self.found]
+        unsealed = [found.segment.segment_id for found in self.found if found.segment.state != "SEALED"]
+        self.report.orphans_removed = remove_orphans(self.disk, self.directory, listed, unsealed)
+
+    def _cut(self, found: Found) -> None:
+        """Throw away what is torn and flush the rest. Children first: a parent that is sealed at its cut
+        would make a gap towards its child look like damage."""
+        segment = found.segment
+        if segment.state == "SEALED":
+            if found.info.state != "SEALED":
+                # The process may have been killed before it flushed the trailer.
+                segment.file().flush()
+            return
+        file = segment.file()
+        cut = found.gap or found.torn
+        if cut is not None:
+            self.report.cuts.append(cut)
+        if cut is not None or found.ended:
+            # Cutting and reserving anew makes zeros of it, so no later scan meets bytes of this life.
+            file.truncate(segment.end)
+            segment.allocated = segment.end
+        file.flush()
+        segment.durable_end = segment.end
+
+    def _seal(self, found: Found) -> None:
+        segment = found.segment
+        segment.change_state("FULL")
+        file = segment.file()
+        try:
+            segment.write_end_mark()
+            file.flush()
+            for _ in segment.footer_steps(found.producers, self.config.footer_step_bytes):
+                pass
+            file.flush()
+            segment.write_trailer()
+            file.flush()
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            # Readable without a footer; the next start tries again.
+            return
+        segment.sealed()
+        self.report.sealed.append(segment.segment_id)
+
+
+def open_range(
+    disk: Disk,
+    scheduler: Scheduler,
+    *,
+    directory: str,
+    topic_id: uuid.UUID,
+    first: int,
+    last: int,
+    term: int,
+    segments: Sequence[SegmentInfo],
+    allocate_segment_id: Callable[[], int],
+    publish: Publish,
+    on_progress: Callable[[Iterable[int]], None] | None = None,
+    on_sealed: Callable[[int, dict[int, int]], None] | None = None,
+    on_failed: Callable[[KafkaError], None] | None = None,
+    config: LogConfig | None = None,
+    cache: SegmentCache | None = None,
+    log_start_offsets: Mapping[int, int] | None = None,
+) -> tuple[RangeLog, RecoveryReport]:
+    """Open the range whose segments the layout lists in chain order, the active one last.
+
+    Blocks for reads and flushes. `term` is the new one. `log_start_offsets` are those the owner has moved.
+    Segments whose footer is durable though the layout calls them ACTIVE come by `on_sealed`, in a later turn
+    of the loop. Raises CorruptLog (UnknownFormat), naming file and position; OSError.
+    """
+    if not segments:
+        raise ValueError("a range has at least one segment")
+    config = config or LogConfig()
+    cache = cache or SegmentCache()
+    opening = Recovery(disk, directory, topic_id, first, last, term, config, cache, scheduler.now_ms())
+    try:
+        opening.look(segments)
+        if opening.found[-1].segment.state == "SEALED":
+            raise CorruptLog(opening.found[-1].segment.path, 0, "the last segment of the range is sealed")
+        opening.mend()
+        _apply_log_starts(opening, log_start_offsets or {})
+    except BaseException:
+        opening.close()
+        raise
+    hooks = RangeHooks(allocate_segment_id, publish, on_progress, on_sealed, on_failed)
+    log = RangeLog(
+        disk=disk,
+        scheduler=scheduler,
+        directory=directory,
+        topic_id=topic_id,
+        first=first,
+        last=last,
+        term=term,
+        config=config,
+        cache=cache,
+        segments=[found.segment for found in opening.found],
+        partitions=opening.partitions,
+        budget=opening.budget,
+        hooks=hooks,
+    )
+    if on_sealed is not None:
+        for found in opening.found:
+            if found.segment.state == "SEALED" and found.info.state != "SEALED":
+                scheduler.call_soon(on_sealed, found.segment.segment_id, found.segment.end_offsets())
+    return log, opening.report
+
+
+def _apply_log_starts(opening: Recovery, log_start_offsets: Mapping[int, int]) -> None:
+    for partition, offset in log_start_offsets.items():
+        if not opening.first <= partition <= opening.last:
+            continue
+        log = opening.partitions[partition - opening.first]
+        if partition not in opening.known:
+            # Everything of it has been dropped by retention.
+            log.end_offset = log.high_watermark = offset
+        if offset > log.end_offset:
+            path = opening.found[-1].segment.path
+            raise CorruptLog(
+                path, 0, f"partition {partition} ends at {log.end_offset}, its log start is {offset}"
+            )
+        log.log_start_offset = max(log.log_start_offset, offset)
+
+
+def create_range(
+    disk: Disk,
+    scheduler: Scheduler,
+    done: Callable[[RangeLog | None, OSError | None], None],
+    *,
+    directory: str,
+    topic_id: uuid.UUID,
+    first: int,
+    last: int,
+    term: int,
+    segment_id: int,
+    allocate_segment_id: Callable[[], int],
+    publish: Publish,
+    on_progress: Callable[[Iterable[int]], None] | None = None,
+    on_sealed: Callable[[int, dict[int, int]], None] | None = None,
+    on_failed: Callable[[KafkaError], None] | None = None,
+    config: LogConfig | None = None,
+    cache: SegmentCache | None = None,
+    start_offsets: Mapping[int, int] | None = None,
+) -> None:
+    """Make the first segment of a new range and, when file and folders are durable, hand its log to `done`.
+
+    Only then may a layout name the segment. On an error `done` gets it, and nothing is left behind. Never
+    blocks.
+    """
+    config = config or LogConfig()
+    cache = cache or SegmentCache()
+    try:
+        disk.make_dir(directory)
+        segment = Segment.create(
+            disk,
+            directory,
+            topic_id=topic_id,
+            segment_id=segment_id,
+            first=first,
+            last=last,
+            term=term,
+            created_ms=scheduler.now_ms(),
+            parents=(),
+            cache=cache,
+            config=config,
+        )
+    except OSError as error:
+        scheduler.call_soon(done, None, error)
+        return
+    segment.durable_end = segment.end
+    budget = ProducerBudget(config.max_producers, config.producer_idle_ms)
+    partitions = [
+        PartitionLog(partition, (start_offsets or {}).get(partition, 0), ProducerStates(budget))
+        for partition in range(first, last + 1)
+    ]
+    errors: list[OSError] = []
+    awaited = 0
+
+    def flushed(error: OSError | None) -> None:
+        nonlocal awaited
+        awaited -= 1
+        if error is not None:
+            errors.append(error)
+        if awaited:
+            return
+        if errors:
+            segment.close()
+            with contextlib.suppress(OSError):
+                delete_files(disk, directory)
+            done(None, errors[0])
+            return
+        log = RangeLog(
+            disk=disk,
+            scheduler=scheduler,
+            directory=directory,
+            topic_id=topic_id,
+            first=first,
+            last=last,
+            term=term,
+            config=config,
+            cache=cache,
+            segments=[segment],
+            partitions=partitions,
+            budget=budget,
+            hooks=RangeHooks(allocate_segment_id, publish, on_progress, on_sealed, on_failed),
+        )
+        done(log, None)
+
+    awaited = 1 + len(ancestors(directory))
+    disk.start_flush(segment.file(), flushed)
+    start_dir_chain(disk, directory, flushed)

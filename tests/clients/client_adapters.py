@@ -1,0 +1,8 @@
+"""The clients that every scenario runs through."""
+
+from tests.clients.adapter_aiokafka import AioKafka
+from tests.clients.adapter_base import Client
+from tests.clients.adapter_confluent import Confluent
+from tests.clients.adapter_kafka_python import KafkaPython
+
+CLIENTS: tuple[type[Client], ...] = (KafkaPython, AioKafka, Confluent)

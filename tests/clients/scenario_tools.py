@@ -1,0 +1,59 @@
+"""Waiting and counting, shared by the scenarios. Deadlines only catch a hang: nothing here measures time."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from tests.clients.adapter_base import Consumer, Partition, Producer, Record
+
+HANG_S = 60.0
+COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
+
+
+def eventually(condition: Callable[[], bool], what: str, *, step: Callable[[], object] | None = None) -> None:
+    """Repeat `step` (or a short sleep) until the condition holds; fails after a minute."""
+    deadline = time.monotonic() + HANG_S
+    while not condition():
+        assert time.monotonic() < deadline, f"never came: {what}"
+        if step is None:
+            time.sleep(0.02)
+        else:
+            step()
+
+
+def take(consumer: Consumer, count: int) -> list[Record]:
+    """Poll until `count` records came. More than that is a failure of the scenario, and left to it to see."""
+    found: list[Record] = []
+    eventually(lambda: len(found) >= count, f"{count} records", step=lambda: found.extend(consumer.poll(0.2)))
+    return found
+
+
+def take_until(consumer: Consumer, targets: dict[Partition, int]) -> list[Record]:
+    """Poll until the consumer's own position has reached each target offset; what came on the way."""
+    found: list[Record] = []
+    eventually(
+        lambda: all(consumer.position(tp) >= offset for tp, offset in targets.items()),
+        f"positions {targets}",
+        step=lambda: found.extend(consumer.poll(0.2)),
+    )
+    return found
+
+
+def values(records: Iterable[Record]) -> list[bytes | None]:
+    return [record.value for record in records]
+
+
+def send_all(producer: Producer, partition: Partition, items: Sequence[bytes]) -> None:
+    for item in items:
+        producer.send(partition[0], partition[1], item)
+
+
+def transaction(producer: Producer, sends: dict[Partition, Sequence[bytes]], *, commit: bool = True) -> None:
+    """Begin, send, and end. Flushed before the end, so that an aborted transaction has data in the log."""
+    producer.begin()
+    for partition, items in sends.items():
+        send_all(producer, partition, items)
+    producer.flush()
+    if commit:
+        producer.commit()
+    else:
+        producer.abort()

@@ -1,0 +1,156 @@
+"""Rounds of: load, crash, restart. What is known of the log is checked between rounds and after the last.
+
+A crash is a SIGKILL of the broker, at one of these moments:
+
+    any         some time after the restarted broker has acknowledged an end of a transaction
+    commit      within milliseconds of a producer's call of commit
+    recovery    while the broker starts
+
+or that and a power cut: `cut` makes of the data directory what a power cut leaves.
+"""
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.crash.checker import Event, Partition, Violation, check
+from tests.crash.load import GROUP, INPUT_TOPIC, PARTITIONS, TOPICS, Load
+from tests.crash.readers import Auditor, Follower, create_topics, read_ends, read_group
+from tests.support.broker_process import ServerProcess
+
+DATA_PARTITIONS: list[Partition] = [(topic, number) for topic in TOPICS for number in range(PARTITIONS)]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a run goes. Times in seconds."""
+
+    seed: int
+    rounds: int
+    check_every: int = 40
+    moments: tuple[str, ...] = ("any", "any", "commit", "commit", "commit", "recovery")
+    uptime_s: tuple[float, float] = (0.05, 0.6)
+    commit_delay_s: tuple[float, float] = (0.0, 0.004)
+    recovery_delay_s: tuple[float, float] = (0.0, 0.5)
+    progress_timeout_s: float = 30.0
+    settle_s: float = 5.0
+    markerless: bool = True
+
+
+class CrashRun:
+    """One run over one broker and its data directory."""
+
+    def __init__(
+        self, broker: ServerProcess, plan: Plan, cut: Callable[[random.Random], None] | None = None
+    ) -> None:
+        self.broker = broker
+        self.plan = plan
+        self.cut = cut
+        self.rng = random.Random(plan.seed)
+        self.load = Load(broker.address, plan.seed)
+        self.followers: list[Follower] = []
+        self.auditors: list[Auditor] = []
+
+    def run(self) -> list[Violation]:
+        """All rounds and the final check; the first check that finds violations ends the run."""
+        print(f"seed {self.plan.seed}, {self.plan.rounds} rounds", flush=True)
+        self.broker.start()
+        create_topics(
+            self.broker.address,
+            dict.fromkeys(TOPICS, PARTITIONS) | {INPUT_TOPIC: len(self.load.transactional)},
+        )
+        self.followers = [self._follower(committed) for committed in (True, False)]
+        self.auditors = [self._auditor(committed) for committed in (True, False)]
+        self.load.start()
+        try:
+            for number in range(1, self.plan.rounds + 1):
+                self._round()
+                if number % self.plan.check_every == 0 and number < self.plan.rounds:
+                    violations = self._check(final=False)
+                    if violations:
+                        return violations
+            return self._check(final=True)
+        finally:
+            self.load.stopping = True
+            for auditor in self.auditors:
+                auditor.close()
+
+    def report(self) -> str:
+        errors = [f"  errors follower {name}: {n}" for f in self.followers for name, n in f.errors.items()]
+        return "\n".join([self.load.report(), *errors])
+
+    def _follower(self, committed: bool) -> Follower:
+        follower = Follower(
+            self.broker.address, DATA_PARTITIONS, committed=committed, events=self.load.events
+        )
+        follower.start()
+        return follower
+
+    def _auditor(self, committed: bool) -> Auditor:
+        return Auditor(self.broker.address, DATA_PARTITIONS, committed=committed)
+
+    # ---- a round -------------------------------------------------------------------------------------------
+
+    def _round(self) -> None:
+        moment = self.rng.choice(self.plan.moments)
+        self._wait_for_progress()
+        if moment == "commit":
+            self.load.commit_called.clear()
+            self.load.commit_called.wait(1.0)
+            time.sleep(self.rng.uniform(*self.plan.commit_delay_s))
+        else:
+            time.sleep(self.rng.uniform(*self.plan.uptime_s))
+        self._crash()
+        if moment == "recovery":
+            self.broker.launch()
+            time.sleep(self.rng.uniform(*self.plan.recovery_delay_s))
+            self._crash()
+        self.broker.start()
+
+    def _crash(self) -> None:
+        self.broker.sigkill()
+        self.load.crashed()
+        if self.cut is not None:
+            self.cut(self.rng)
+
+    def _wait_for_progress(self) -> None:
+        before = self.load.progress()
+        deadline = time.monotonic() + self.plan.progress_timeout_s
+        while self.load.progress() == before:
+            self.broker.check_alive()
+            if time.monotonic() > deadline:
+                raise AssertionError(
+                    f"no transaction ended for {self.plan.progress_timeout_s} s:\n{self.report()}\n"
+                    f"the broker's log:\n{self.broker.log_tail()}"
+                )
+            time.sleep(0.002)
+
+    # ---- checks --------------------------------------------------------------------------------------------
+
+    def _check(self, *, final: bool) -> list[Violation]:
+        """Lets the load come to rest and judges all that was heard and is there. The final check reads
+        everything anew from the beginning, too; the followers must have come to their end by then."""
+        self.load.pause()
+        self.load.fence()
+        address = self.broker.address
+        ends = read_ends(address, DATA_PARTITIONS, settle_s=self.plan.settle_s)
+        events: list[Event] = list(ends)
+        for auditor in self.auditors:
+            events += auditor.read(ends, timeout_s=self.plan.settle_s)
+        inputs = [(INPUT_TOPIC, worker.number) for worker in self.load.transactional]
+        events += read_group(address, GROUP, inputs)
+        if final:
+            self.load.stop()
+            for follower in self.followers:
+                follower.stop()
+        violations = check([*self.load.events, *events], markerless=self.plan.markerless)
+        if final and not violations:
+            fresh: list[Event] = list(ends)
+            for committed in (True, False):
+                auditor = self._auditor(committed)
+                fresh += auditor.read(ends, timeout_s=4 * self.plan.settle_s)
+                auditor.close()
+            violations = check([*self.load.events, *fresh], markerless=self.plan.markerless)
+        self.load.resume()
+        return violations

@@ -1,0 +1,122 @@
+"""A crash at every single disk operation, with any part of what was not flushed kept, lost or torn.
+
+After each the store must hold the state after some batch, with everything in it that was acknowledged as durable.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from metastore_model import Pair, random_ops
+from support.sim_disk import PowerCut
+
+BATCHES = 80
+
+
+def serve(pair: Pair, seed: int) -> None:
+    """Some service with waits, pauses and a clean restart in the middle."""
+    rng = random.Random(seed)
+    pair.open()
+    for number in range(BATCHES):
+        lsn = pair.apply(random_ops(rng, pair.model))
+        if rng.random() < 0.4:
+            pair.wait_durable(lsn)
+        if rng.random() < 0.3:
+            pair.wait_written()
+        choice = rng.random()
+        if choice < 0.4:
+            pair.scheduler.run_turn()
+        elif choice < 0.7:
+            pair.scheduler.advance(rng.choice([1, 4, 30, 80]))
+        if number == BATCHES // 2:
+            assert pair.store.stats().snapshots > 0
+            pair.store.close()
+            pair.scheduler.run_until_idle()
+            pair.durable_lsn = pair.model.lsn
+            pair.open()
+
+
+def count_changes(seed: int) -> int:
+    pair = Pair(seed)
+    serve(pair, seed)
+    assert pair.store.stats().snapshots > 0
+    return pair.disk.changes
+
+
+def go_on(pair: Pair, seed: int) -> None:
+    """The recovered store serves, and comes back from a clean stop as it was."""
+    rng = random.Random(seed)
+    for _ in range(3):
+        pair.wait_durable(pair.apply(random_ops(rng, pair.model)))
+        pair.scheduler.advance(5)
+    pair.store.close()
+    pair.scheduler.run_until_idle()
+    pair.durable_lsn = pair.model.lsn
+    pair.crash(seed, keep="none")
+    pair.open()
+    assert pair.report.torn is None
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_power_cut_at_every_disk_operation(part: int) -> None:
+    seed = part
+    for at in range(1, count_changes(seed) + 1):
+        pair = Pair(seed)
+        pair.disk.stop_after(at)
+        with pytest.raises(PowerCut):
+            serve(pair, seed)
+        pair.crash(at * 7 + part)
+        pair.open()
+        if at % 3 == 0:
+            go_on(pair, at)
+
+
+@pytest.mark.parametrize("keep", ["none", "all", "prefix", "sectors"])
+def test_power_cut_with_one_kind_of_loss(keep: str) -> None:
+    seed = 9
+    for at in range(1, count_changes(seed) + 1, 2):
+        pair = Pair(seed)
+        pair.disk.stop_after(at)
+        with pytest.raises(PowerCut):
+            serve(pair, seed)
+        pair.crash(at, keep=keep)
+        pair.open()
+
+
+def test_a_second_power_cut_at_every_operation_of_the_recovery() -> None:
+    seed = 5
+    recoveries = 0
+    for at in range(1, count_changes(seed) + 1, 5):
+        for second in range(1, 40):
+            pair = Pair(seed)
+            pair.disk.stop_after(at)
+            with pytest.raises(PowerCut):
+                serve(pair, seed)
+            pair.crash(at)
+            pair.disk.stop_after(second)
+            try:
+                pair.open()
+            except PowerCut:
+                pair.crash(at + second)
+                pair.open()
+                recoveries += 1
+            else:
+                break
+    assert recoveries > 100
+
+
+def test_a_killed_process_loses_nothing_written_not_even_to_a_later_power_cut() -> None:
+    """Recovery flushes what the killed process wrote and renamed before it relies on it."""
+    seed = 6
+    for at in range(1, count_changes(seed) + 1, 2):
+        pair = Pair(seed)
+        pair.disk.stop_after(at)
+        with pytest.raises(PowerCut):
+            serve(pair, seed)
+        pair.kill()
+        pair.open()
+        pair.durable_lsn = pair.model.lsn
+        pair.crash(at, keep="none")
+        pair.open()
+        assert pair.report.torn is None

@@ -1,0 +1,75 @@
+"""What transactions mean for the readers of one partition: its open transactions and its aborted ranges.
+
+Gives the last stable offset (design D4) and says of a batch whether it was aborted (T8). Pure; offsets in, answers
+out.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+
+from txn.keys import TxnKey
+
+
+class PartitionTransactions:
+    """Open transactions by first offset, aborted ranges by producer id.
+
+    One producer id has at most one transaction at a time, so inside an aborted range [first, last] every batch of
+    that producer id belongs to the aborted transaction: a range and an id are enough.
+    """
+
+    __slots__ = ("_aborted", "_open", "aborted_count")
+
+    def __init__(self) -> None:
+        self._open: OrderedDict[TxnKey, int] = OrderedDict()
+        self._aborted: dict[int, tuple[list[int], list[int]]] = {}
+        self.aborted_count = 0
+
+    def opened(self, key: TxnKey, first_offset: int) -> None:
+        """A transaction wrote its first batch here. Offsets only grow, so insertion order is offset order."""
+        self._open[key] = first_offset
+
+    def closed(self, key: TxnKey) -> None:
+        """The outcome is decided and durable; an abort tells its range by `add_aborted` first."""
+        self._open.pop(key, None)
+
+    def add_aborted(self, producer_id: int, first: int, last: int) -> None:
+        firsts, lasts = self._aborted.setdefault(producer_id, ([], []))
+        at = bisect_left(firsts, first)
+        if at < len(firsts) and firsts[at] == first:
+            lasts[at] = max(lasts[at], last)
+            return
+        firsts.insert(at, first)
+        lasts.insert(at, last)
+        self.aborted_count += 1
+
+    def drop_aborted_below(self, offset: int) -> None:
+        """Forget ranges that end below the log start: their batches are gone."""
+        for producer_id in list(self._aborted):
+            firsts, lasts = self._aborted[producer_id]
+            keep = bisect_left(lasts, offset)
+            if keep:
+                del firsts[:keep], lasts[:keep]
+                self.aborted_count -= keep
+                if not firsts:
+                    del self._aborted[producer_id]
+
+    def __contains__(self, key: TxnKey) -> bool:
+        """Whether this transaction is open here."""
+        return key in self._open
+
+    @property
+    def open_count(self) -> int:
+        return len(self._open)
+
+    @property
+    def first_open_offset(self) -> int | None:
+        return next(iter(self._open.values()), None)
+
+    def is_aborted(self, producer_id: int, base_offset: int) -> bool:
+        ranges = self._aborted.get(producer_id)
+        if ranges is None:
+            return False
+        at = bisect_right(ranges[0], base_offset) - 1
+        return at >= 0 and ranges[1][at] >= base_offset

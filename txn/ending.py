@@ -1,0 +1,134 @@
+"""How a transaction ends: the parallel commit step and the abort (design, section 4).
+
+Commit: the PREPARING record with all positions is appended and flushed while every participant range flushes up to
+its position; when all are durable the transaction IS committed (T1). One flush delay, however many partitions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+
+from storage.clock import Scheduler
+from txn import keys
+from txn.identities import unavailable
+from txn.metastore import MetaStore, Op, Put, StoreFailed
+from txn.offsets import GroupOffsets
+from txn.settlement import Settlement
+from txn.transaction import State, Transaction
+from wire.errors import ErrorCode, KafkaError
+
+Done = Callable[[KafkaError | None], None]
+"""Called once, when the outcome is durable and exposed; with the error that the client gets otherwise."""
+
+
+class Ending:
+    """Runs transactions to their end and exposes the outcome. Holds no transaction itself."""
+
+    def __init__(
+        self, store: MetaStore, scheduler: Scheduler, offsets: GroupOffsets, settlement: Settlement
+    ) -> None:
+        self._store = store
+        self._scheduler = scheduler
+        self._offsets = offsets
+        self._settlement = settlement
+
+    def commit(self, transaction: Transaction, with_ops: Sequence[Op], done: Done) -> None:
+        """The parallel step. `with_ops` (the producer's next epoch) joins the PREPARING batch."""
+        transaction.move(State.PREPARING)
+        batch: list[Op] = [Put(keys.txn(transaction.key), transaction.header())]
+        for op in transaction.write_ops():
+            batch.append(Put(keys.txn_op(transaction.key, transaction.op_count), op))
+            transaction.op_count += 1
+        try:
+            lsn = self._store.apply([*batch, *with_ops]).lsn
+        except StoreFailed as failure:
+            done(unavailable(failure))
+            return
+        waiting = 1 + len(transaction.lsns)
+        store_error: Exception | None = None
+        log_error: Exception | None = None
+
+        def arrived() -> None:
+            nonlocal waiting
+            waiting -= 1
+            if waiting:
+                return
+            if store_error is not None:
+                # Nothing can be recorded any more: whether it is committed is what a restart will find out (T3).
+                done(unavailable(store_error))
+            elif log_error is not None:
+                self._refused(transaction, log_error, done)
+            else:
+                self._committed(transaction)
+                done(None)
+
+        def store_durable(error: Exception | None) -> None:
+            nonlocal store_error
+            store_error = error
+            arrived()
+
+        def log_durable(error: Exception | None) -> None:
+            nonlocal log_error
+            # A topic deleted meanwhile is no participant any more: nothing of it can be missed.
+            if not (isinstance(error, KafkaError) and error.code is ErrorCode.unknown_topic_or_partition):
+                log_error = log_error or error
+            arrived()
+
+        # Both kinds of flush start in this turn and run beside each other; neither waits for the other.
+        self._store.when_durable(lsn, store_durable)
+        for log, position in transaction.lsns.items():
+            log.when_durable(position, log_durable)
+
+    def abort(self, transaction: Transaction, with_ops: Sequence[Op], done: Done) -> None:
+        """Record ABORTED; expose and answer when that is durable."""
+        transaction.move(State.ABORTED)
+        transaction.finalized_ms = self._scheduler.now_ms()
+        try:
+            lsn = self._store.apply([Put(keys.txn(transaction.key), transaction.header()), *with_ops]).lsn
+        except StoreFailed as failure:
+            done(unavailable(failure))
+            return
+
+        def durable(error: Exception | None) -> None:
+            if error is not None:
+                done(unavailable(error))
+                return
+            self._expose(transaction)
+            done(None)
+
+        self._store.when_durable(lsn, durable)
+
+    def _refused(self, transaction: Transaction, error: Exception, done: Done) -> None:
+        """A participant's flush failed, so T1 does not hold and never will: the verdict is ABORTED."""
+
+        def recorded(failure: KafkaError | None) -> None:
+            done(
+                failure
+                or KafkaError(ErrorCode.kafka_storage_error, f"commit refused, its data is lost: {error}")
+            )
+
+        self.abort(transaction, (), recorded)
+
+    def _committed(self, transaction: Transaction) -> None:
+        transaction.move(State.COMMITTED)
+        now_ms = transaction.finalized_ms = self._scheduler.now_ms()
+        batch: list[Op] = [Put(keys.txn(transaction.key), transaction.header())]
+        for group_id, offsets in transaction.offsets.items():
+            batch += self._offsets.put_ops(group_id, offsets, now_ms)
+        # Nobody waits, and a failed store changes nothing: recovery comes to the same verdict from PREPARING (T1).
+        with contextlib.suppress(StoreFailed):
+            self._store.apply(batch)
+        self._expose(transaction)
+
+    def _expose(self, transaction: Transaction) -> None:
+        aborted = transaction.state is State.ABORTED
+        for partition, segments in transaction.writes.items():
+            if aborted:
+                first = min(write.first for write in segments.values())
+                last = max(write.last for write in segments.values())
+                partition.transactions.add_aborted(transaction.producer_id, first, last)
+            partition.transactions.closed(transaction.key)
+            partition.wake()
+        self._offsets.release(transaction)
+        self._settlement.finished(transaction)

@@ -1,0 +1,222 @@
+"""Who holds each transactional id: registration, fencing, and the line of requests that wait for a durable step.
+
+InitProducerId lives here (KIP-98, KIP-360). Sans I/O but for the metadata store handed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from txn import keys
+from txn.id_blocks import IdBlocks
+from txn.metastore import MetaStore, Op, Put, StoreFailed
+from txn.transaction import LastEnd, Transaction, TransactionalId
+from wire.errors import ErrorCode, KafkaError
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What InitProducerId and EndTxn answer: the producer id and epoch to go on with."""
+
+    producer_id: int
+    epoch: int
+
+
+IdentityReply = Callable[[Identity | KafkaError], None]
+Reply = Callable[[KafkaError | None], None]
+Abort = Callable[[TransactionalId, Transaction, Reply], None]
+
+
+class Identities:
+    """All transactional ids of this node.
+
+    `term` and `fence_term` count node starts: an id whose record is older than `fence_term` may have lost an open
+    transaction in a power cut; see `holder`.
+    """
+
+    def __init__(
+        self, store: MetaStore, *, term: int, fence_term: int, max_ids: int, max_timeout_ms: int
+    ) -> None:
+        self._store = store
+        self._term = term
+        self._fence_term = fence_term
+        self._max_ids = max_ids
+        self._max_timeout_ms = max_timeout_ms
+        self._ids: dict[str, TransactionalId] = {}
+        self._producer_ids = IdBlocks(store, keys.PRODUCER_IDS)
+
+    def __iter__(self) -> Iterator[TransactionalId]:
+        return iter(self._ids.values())
+
+    def restore(self, ids: Iterable[TransactionalId]) -> None:
+        self._ids.update((held.name, held) for held in ids)
+
+    def get(self, name: str) -> TransactionalId | None:
+        return self._ids.get(name)
+
+    def may_have_lost(self, held: TransactionalId) -> bool:
+        """Whether a power cut since this id's last durable step may have taken a transaction without a trace."""
+        return held.term < self._fence_term
+
+    def holder(self, name: str, producer_id: int, epoch: int, *, aborting: bool = False) -> TransactionalId:
+        """The id's state if the caller is its present holder.
+
+        After a start on another kernel boot, unflushed transactions may be gone without a trace, so a holder from
+        before can only abort or begin anew: the first part of its transaction could be missing (design D2).
+
+        Raises:
+            KafkaError: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, TRANSACTION_ABORTABLE.
+        """
+        held = self._ids.get(name)
+        if held is None or (held.producer_id != producer_id and not held.was(producer_id)):
+            raise KafkaError(
+                ErrorCode.invalid_producer_id_mapping, f"{name!r} does not belong to producer {producer_id}"
+            )
+        if (held.producer_id, held.epoch) != (producer_id, epoch):
+            raise KafkaError(ErrorCode.producer_fenced, f"{name!r} has a newer producer")
+        if not aborting and self.may_have_lost(held):
+            raise KafkaError(
+                ErrorCode.transaction_abortable,
+                f"the machine restarted; a transaction of {name!r} that was open then can only abort",
+            )
+        return held
+
+    # -- steps that must be durable before they are answered
+
+    def bump(self, held: TransactionalId, by: int = 1, *, previous: tuple[int, int] | None = None) -> None:
+        """Move to the next epoch (or producer id, where epochs run out); the caller stores the record.
+
+        Raises:
+            StoreFailed: a new producer id was needed and the store takes no more records.
+        """
+        held.producer_id, held.epoch = held.next_epoch(by, lambda: self._producer_ids.allocate()[0])
+        held.previous = previous
+        self.touch(held)
+
+    def touch(self, held: TransactionalId) -> None:
+        """Its record is being written in this term: nothing from before can be missing any more."""
+        held.term = self._term
+
+    @staticmethod
+    def record_ops(held: TransactionalId) -> list[Op]:
+        return [Put(keys.txid(held.name), held.record())]
+
+    def store_and_answer(self, held: TransactionalId, reply: IdentityReply) -> None:
+        """Write the id's record; answer its identity when that is durable. Others wait in line meanwhile."""
+        identity = Identity(held.producer_id, held.epoch)
+        try:
+            lsn = self._store.apply(self.record_ops(held)).lsn
+        except StoreFailed as failure:
+            reply(unavailable(failure))
+            return
+        held.busy = True
+
+        def durable(error: Exception | None) -> None:
+            self.release(held)
+            reply(unavailable(error) if error else identity)
+
+        self._store.when_durable(lsn, durable)
+
+    @staticmethod
+    def release(held: TransactionalId) -> None:
+        """The durable step is over: whoever waited goes on. Who finds the id busy again gets back in line."""
+        held.busy = False
+        waiting, held.waiting = held.waiting, []
+        for call in waiting:
+            call()
+
+    # -- InitProducerId
+
+    def init_producer(
+        self,
+        name: str | None,
+        timeout_ms: int,
+        producer_id: int,
+        epoch: int,
+        abort: Abort,
+        reply: IdentityReply,
+    ) -> None:
+        """A producer id and epoch (InitProducerId; KIP-98, KIP-360).
+
+        With a transactional id: fences its former holder and aborts what that left open, within the call. A caller
+        that names its (producer id, epoch) must be the holder, or repeat a call whose answer was lost.
+
+        Errors: INVALID_REQUEST, INVALID_TRANSACTION_TIMEOUT, PRODUCER_FENCED, INVALID_PRODUCER_ID_MAPPING,
+        POLICY_VIOLATION at the limit of transactional ids, COORDINATOR_NOT_AVAILABLE when the store has failed.
+        """
+        try:
+            if name is None:
+                self._allocate_idempotent(reply)
+                return
+            self._check(name, timeout_ms)
+            held = self._ids.get(name)
+            if held is None:
+                self._first(name, timeout_ms, producer_id, reply)
+                return
+            if held.busy:
+                held.waiting.append(
+                    lambda: self.init_producer(name, timeout_ms, producer_id, epoch, abort, reply)
+                )
+                return
+            named = (producer_id, epoch) if producer_id != -1 else None
+            if named is not None and named != (held.producer_id, held.epoch):
+                if named != held.previous:
+                    raise KafkaError(ErrorCode.producer_fenced, f"{name!r} has a newer producer")
+                reply(Identity(held.producer_id, held.epoch))
+                return
+            self._again(held, timeout_ms, named, abort, reply)
+        except KafkaError as refused:
+            reply(refused)
+        except StoreFailed as failure:
+            reply(unavailable(failure))
+
+    def _check(self, name: str, timeout_ms: int) -> None:
+        if name == "":
+            raise KafkaError(ErrorCode.invalid_request, "an empty transactional id")
+        if not 0 < timeout_ms <= self._max_timeout_ms:
+            raise KafkaError(
+                ErrorCode.invalid_transaction_timeout,
+                f"transaction timeout {timeout_ms} ms is not within 1 and {self._max_timeout_ms} ms",
+            )
+
+    def _allocate_idempotent(self, reply: IdentityReply) -> None:
+        producer_id, lsn = self._producer_ids.allocate()
+        self._store.when_durable(
+            lsn, lambda error: reply(unavailable(error) if error else Identity(producer_id, 0))
+        )
+
+    def _first(self, name: str, timeout_ms: int, producer_id: int, reply: IdentityReply) -> None:
+        if producer_id != -1:
+            raise KafkaError(ErrorCode.invalid_producer_id_mapping, f"{name!r} is not known here")
+        if len(self._ids) >= self._max_ids:
+            raise KafkaError(
+                ErrorCode.policy_violation,
+                f"this broker holds its limit of {self._max_ids} transactional ids",
+            )
+        held = TransactionalId(name, self._producer_ids.allocate()[0], 0, timeout_ms, self._term)
+        self._ids[name] = held
+        self.store_and_answer(held, reply)
+
+    def _again(
+        self,
+        held: TransactionalId,
+        timeout_ms: int,
+        named: tuple[int, int] | None,
+        abort: Abort,
+        reply: IdentityReply,
+    ) -> None:
+        held.timeout_ms = timeout_ms
+        transaction = held.open
+        # With a transaction open the epoch moves by two, as in Kafka: one fences, one is the new producer's.
+        self.bump(held, 2 if transaction else 1, previous=named)
+        if transaction is None:
+            self.store_and_answer(held, reply)
+            return
+        held.last_end = LastEnd(transaction.producer_id, transaction.epoch, False)
+        identity = Identity(held.producer_id, held.epoch)
+        abort(held, transaction, lambda error: reply(error or identity))
+
+
+def unavailable(error: Exception) -> KafkaError:
+    return KafkaError(ErrorCode.coordinator_not_available, f"the metadata store has failed: {error}")

@@ -1,0 +1,142 @@
+"""Where each control record lives in the metadata store (design, section 3), and the indexes over them.
+
+One place spells every path, so that a record is never looked for under another name than it was written.
+Numbers in keys are zero-padded: key order is numeric order. Names that may hold "/" (transactional ids, group
+ids) come last in a key or are escaped.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote, unquote
+
+from txn.metastore import IndexSpec, Schema
+
+NODE = "/node"
+PRODUCER_IDS = "/producer-ids"
+SEGMENT_IDS = "/segment-ids"
+
+TXIDS = "/txid/"
+TXNS = "/txn/"
+TXN_OPS = "/txn-op/"
+TOPICS = "/topic/"
+LAYOUTS = "/layout/"
+RESOLVED = "/resolved/"
+ABORTED = "/aborted/"
+GROUPS = "/group/"
+
+TxnKey = tuple[int, int, int]
+"""(producer id, epoch, txn_seq): what names a transaction, in the store and in every batch it wrote."""
+
+
+def txid(transactional_id: str) -> str:
+    return TXIDS + transactional_id
+
+
+def _txn_path(key: TxnKey) -> str:
+    return f"{key[0]:019d}/{key[1]:05d}/{key[2]:020d}"
+
+
+def txn(key: TxnKey) -> str:
+    return TXNS + _txn_path(key)
+
+
+def txn_op(key: TxnKey, number: int) -> str:
+    return f"{TXN_OPS}{_txn_path(key)}/{number:06d}"
+
+
+def txn_ops(key: TxnKey) -> str:
+    """The prefix of all op records of one transaction."""
+    return f"{TXN_OPS}{_txn_path(key)}/"
+
+
+def parse_txn(path: str) -> TxnKey:
+    """The transaction named by a `/txn/` or `/txn-op/` path."""
+    _, _, producer_id, epoch, txn_seq = path.split("/")[:5]
+    return int(producer_id), int(epoch), int(txn_seq)
+
+
+def topic(name: str) -> str:
+    return TOPICS + name
+
+
+def layout(name: str) -> str:
+    return LAYOUTS + name
+
+
+def resolved(segment_id: int) -> str:
+    return f"{RESOLVED}{segment_id:020d}"
+
+
+def aborted(segment_id: int, partition: int, first_offset: int) -> str:
+    return f"{aborted_in(segment_id)}{partition:010d}/{first_offset:020d}"
+
+
+def aborted_in(segment_id: int) -> str:
+    """The prefix of all aborted ranges of one segment."""
+    return f"{ABORTED}{segment_id:020d}/"
+
+
+def parse_aborted(path: str) -> tuple[int, int, int]:
+    """(segment id, partition, first offset)."""
+    _, _, segment_id, partition, first = path.split("/")
+    return int(segment_id), int(partition), int(first)
+
+
+def group_state(group_id: str) -> str:
+    return f"{GROUPS}{quote(group_id, safe='')}/state"
+
+
+def group_offsets(group_id: str) -> str:
+    """The prefix of all committed offsets of one group."""
+    return f"{GROUPS}{quote(group_id, safe='')}/offset/"
+
+
+def group_offset(group_id: str, topic_name: str, partition: int) -> str:
+    return f"{group_offsets(group_id)}{topic_name}/{partition:010d}"
+
+
+def parse_group(path: str) -> tuple[str, str]:
+    """(group id, what follows it) of any path below `/group/`."""
+    escaped, rest = path[len(GROUPS) :].split("/", 1)
+    return unquote(escaped), rest
+
+
+def _writes_by_segment(key: str, value: Any) -> tuple[Any, ...] | None:
+    return (value["segment"], key) if value["kind"] == "write" else None
+
+
+def _offsets_by_group(key: str, value: Any) -> tuple[Any, ...] | None:
+    return (value["group"], key) if value["kind"] == "offsets" else None
+
+
+def _open_by_deadline(key: str, value: Any) -> tuple[Any, ...] | None:
+    return (value["deadline_ms"], key) if value["state"] == "OPEN" else None
+
+
+def _finished_by_age(key: str, value: Any) -> tuple[Any, ...] | None:
+    return (value["state"], value["finalized_ms"], key) if value["finalized_ms"] else None
+
+
+def _partition_of(key: str) -> str:
+    """Records of one producer id stay together, and so do those of one topic, segment or group.
+
+    A commit's batch names one producer id (its header and ops), so a sharded store keeps it on one shard.
+    """
+    return "/".join(key.split("/")[1:3])
+
+
+WRITES_BY_SEGMENT = "writes-by-segment"
+OFFSETS_BY_GROUP = "offsets-by-group"
+OPEN_BY_DEADLINE = "open-by-deadline"
+FINISHED_BY_AGE = "finished-by-age"
+
+SCHEMA = Schema(
+    indexes={
+        WRITES_BY_SEGMENT: IndexSpec(TXN_OPS, _writes_by_segment),
+        OFFSETS_BY_GROUP: IndexSpec(TXN_OPS, _offsets_by_group),
+        OPEN_BY_DEADLINE: IndexSpec(TXNS, _open_by_deadline),
+        FINISHED_BY_AGE: IndexSpec(TXNS, _finished_by_age),
+    },
+    partition_of=_partition_of,
+)

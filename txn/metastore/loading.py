@@ -1,0 +1,208 @@
+"""Reading what a store's folder holds, changing nothing.
+
+Guarantees that the result is the state after some batch, with everything in it that was ever acknowledged as
+durable: an end that was being written at a crash is left out and reported, anything else that is damaged or
+missing raises `CorruptStore` with the file and the position, a file of another format version
+`UnknownFormat`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import Any
+
+import msgpack
+
+from txn.metastore import frames
+from txn.metastore.errors import CorruptStore
+from txn.metastore.files import Folder
+from txn.metastore.frames import Frame, FrameReader, Tail
+from txn.metastore.ops import Record
+
+_new = tuple.__new__
+_RECORDS = repeat(Record)
+READ_BYTES = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class TornTail:
+    """The unfinished end of the log: from `position` of `file` on, and all of the log files after it."""
+
+    file: str
+    position: int
+    dropped_bytes: int
+    reason: str
+
+
+@dataclass(slots=True)
+class Image:
+    """What a folder holds."""
+
+    records: dict[str, Record] = field(default_factory=dict)
+    lsn: int = 0
+    next_sequence: int = 1
+    claimed_lsn: int = 0
+    """How far the frames read call the log durable."""
+    snapshot_number: int = 0
+    """0: there is none."""
+    snapshot_lsn: int = 0
+    snapshot_bytes: int = 0
+    log_ends: dict[int, int] = field(default_factory=dict)
+    """The log files that hold the batches after the snapshot, in order, and where the good frames of each
+    end."""
+    batches: int = 0
+    """How many batches were read from the log."""
+    torn: TornTail | None = None
+    cut: list[int] = field(default_factory=list)
+    """The log files behind a torn end, in order: nothing in them counts."""
+
+    @property
+    def log_bytes(self) -> int:
+        return sum(end - frames.HEADER_BYTES for end in self.log_ends.values())
+
+
+def load(folder: Folder) -> Image | None:
+    """Read the folder; None when no store was ever made in it."""
+    listing = folder.list()
+    if not listing.logs and not listing.snapshots:
+        return None
+    image = Image()
+    if listing.snapshots:
+        image.snapshot_number = listing.snapshots[-1]
+        _load_snapshot(folder, image)
+    first = image.snapshot_number or 1
+    numbers = [number for number in listing.logs if number >= first]
+    expected = range(first, first + max(1, len(numbers)))
+    if numbers != list(expected):
+        missing = next(number for number in expected if number not in numbers)
+        raise CorruptStore(folder.log_path(missing), 0, "this file of the log is missing")
+    _load_logs(folder, numbers, image)
+    return image
+
+
+def _load_snapshot(folder: Folder, image: Image) -> None:
+    """It was whole and flushed before it got its name, so nothing excuses damage in it."""
+    path = folder.snapshot_path(image.snapshot_number)
+    records = image.records
+    end: Frame | None = None
+    reading = _Reading(folder, path, frames.SNAPSHOT, image.snapshot_number)
+    for frame in reading:
+        if end is not None:
+            raise CorruptStore(path, frame.position, "something follows the snapshot's end")
+        if frame.kind == frames.RECORDS:
+            flat = _unpack(path, frame)
+            records.update(
+                zip(flat[::3], map(_new, _RECORDS, zip(flat[2::3], flat[1::3], strict=True)), strict=True)
+            )
+        elif frame.kind == frames.END:
+            end = frame
+        else:
+            raise CorruptStore(path, frame.position, f"a frame of kind {frame.kind} in a snapshot")
+    tail = reading.tail
+    if tail.dropped_bytes or end is None:
+        raise CorruptStore(path, tail.position, tail.reason or "the snapshot's end is missing")
+    count, image.next_sequence = _unpack(path, end)
+    if count != len(records):
+        raise CorruptStore(path, end.position, f"the snapshot has {len(records)} records instead of {count}")
+    image.lsn = image.snapshot_lsn = end.lsn
+    image.snapshot_bytes = tail.position - frames.HEADER_BYTES
+
+
+def _load_logs(folder: Folder, numbers: list[int], image: Image) -> None:
+    """Replay the batches up to the first that is missing, then see whether it may be missing."""
+    tails: dict[int, Tail] = {}
+    suspect = 0
+    """The file at whose end a batch may be missing; 0 while there is none."""
+    broken = False
+    """A batch is missing there: what follows only tells how far the log was durable."""
+    claimed_lsn = 0
+    for number in numbers:
+        path = folder.log_path(number)
+        reading = _Reading(folder, path, frames.LOG, number)
+        first = True
+        for frame in reading:
+            expected = image.lsn + 1 if frame.kind == frames.BATCH else image.lsn
+            if not broken and frame.lsn != expected:
+                if not first or number == numbers[0] or frame.lsn < expected:
+                    raise CorruptStore(path, frame.position, f"batch {frame.lsn} follows batch {image.lsn}")
+                broken = True
+                suspect = suspect or number - 1
+            if broken:
+                claimed_lsn = max(claimed_lsn, frame.durable_lsn)
+            else:
+                # The end of the file before was whole after all: what it had behind it were no batches.
+                suspect = 0
+                claimed_lsn = 0
+                _replay(path, frame, image)
+            first = False
+        tails[number] = reading.tail
+        claimed_lsn = max(claimed_lsn, reading.tail.claimed_lsn)
+        if reading.tail.dropped_bytes:
+            suspect = suspect or number
+    end = suspect or numbers[-1]
+    image.log_ends = {number: tails[number].position for number in numbers if number <= end}
+    if suspect:
+        tail = tails[suspect]
+        path = folder.log_path(suspect)
+        reason = tail.reason or f"batch {image.lsn + 1} is missing"
+        if claimed_lsn > image.lsn:
+            raise CorruptStore(
+                path, tail.position, f"{reason}, and it was durable: up to batch {claimed_lsn} all was"
+            )
+        image.cut = [number for number in numbers if number > suspect]
+        image.torn = TornTail(path, tail.position, tail.dropped_bytes, reason)
+
+
+def _replay(path: str, frame: Frame, image: Image) -> None:
+    image.claimed_lsn = max(image.claimed_lsn, frame.durable_lsn)
+    if frame.kind == frames.MARK:
+        return
+    if frame.kind != frames.BATCH:
+        raise CorruptStore(path, frame.position, f"a frame of kind {frame.kind} in a log")
+    lsn = frame.lsn
+    records = image.records
+    image.next_sequence, puts, deletes = _unpack(path, frame)
+    items = iter(puts)
+    for key, value in zip(items, items, strict=True):
+        records[key] = _new(Record, (value, lsn))
+    for key in deletes:
+        if records.pop(key, None) is None:
+            raise CorruptStore(path, frame.position, f"batch {lsn} deletes {key}, which is not there")
+    image.lsn = lsn
+    image.batches += 1
+
+
+def _unpack(path: str, frame: Frame) -> Any:
+    try:
+        return msgpack.unpackb(frame.payload, strict_map_key=False)
+    except ValueError as error:
+        raise CorruptStore(
+            path, frame.position, f"what the frame holds cannot be decoded: {error}"
+        ) from error
+
+
+class _Reading:
+    """One pass over a file: its good frames, then its tail."""
+
+    def __init__(self, folder: Folder, path: str, kind: int, number: int) -> None:
+        self._folder = folder
+        self._path = path
+        self._kind = kind
+        self._number = number
+        self.tail = Tail(frames.HEADER_BYTES, 0, 0, "")
+
+    def __iter__(self) -> Iterator[Frame]:
+        file = self._folder.disk.open_readonly(self._path)
+        try:
+            header = file.pread(frames.HEADER_BYTES, 0)
+            frames.check_file_header(self._path, header, self._kind, self._number)
+            reader = FrameReader(self._number)
+            position = frames.HEADER_BYTES
+            while data := file.pread(READ_BYTES, position):
+                yield from reader.feed(data)
+                position += len(data)
+            self.tail = reader.finish()
+        finally:
+            file.close()

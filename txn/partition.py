@@ -1,0 +1,129 @@
+"""One partition as readers and transactions see it: the log below, the outcomes above.
+
+Joins a `RangeLog`'s partition with its `PartitionTransactions`, gives the last stable offset, and answers a fetch
+of either isolation level without markers (kafka-clients: section 1 of docs/design.md says how).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from uuid import UUID
+
+from typing_extensions import Buffer
+
+from storage.range_log import RangeLog
+from txn.buffer import PartitionTransactions
+from wire.batch import control_batch
+
+Waiter = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """The answer to one partition of a fetch. Offsets; `records` is empty, never None."""
+
+    records: list[Buffer]
+    size_bytes: int
+
+
+_NOTHING = Slice([], 0)
+
+
+class Partition:
+    """A partition's log and its transactions. Offsets throughout; `topic` is the topic's name."""
+
+    __slots__ = ("_state", "_waiters", "index", "log", "topic", "topic_id", "transactions")
+
+    def __init__(self, topic: str, topic_id: UUID, index: int, log: RangeLog) -> None:
+        self.topic = topic
+        self.topic_id = topic_id
+        self.index = index
+        self.log = log
+        self.transactions = PartitionTransactions()
+        self._state = log.partition(index)
+        self._waiters: dict[Waiter, None] = {}
+
+    def __repr__(self) -> str:
+        return f"{self.topic}-{self.index}"
+
+    @property
+    def log_start_offset(self) -> int:
+        return self._state.log_start_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The next offset to be given out; not all below it need be durable yet."""
+        return self._state.end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        return self._state.high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        """min(first offset of the open transactions, high watermark): design D4."""
+        first_open = self.transactions.first_open_offset
+        high_watermark = self._state.high_watermark
+        return high_watermark if first_open is None else min(first_open, high_watermark)
+
+    def readable_end(self, *, read_committed: bool) -> int:
+        return self.last_stable_offset if read_committed else self._state.high_watermark
+
+    def fetch(self, offset: int, *, read_committed: bool, max_bytes: int, at_least_one: bool) -> Slice:
+        """Batches from the one that holds `offset` on.
+
+        Under read_committed, aborted batches are left out; where nothing visible follows them, one synthesized
+        control batch stands in their place, so that a client's position reaches the last stable offset.
+
+        Raises:
+            KafkaError: OFFSET_OUT_OF_RANGE below the log start or above the end; KAFKA_STORAGE_ERROR.
+        """
+        limit = self.readable_end(read_committed=read_committed)
+        if offset == limit:
+            return _NOTHING
+        skip = self.transactions.is_aborted if read_committed and self.transactions.aborted_count else None
+        found = self.log.read(
+            self.index, offset, limit_offset=limit, max_bytes=max_bytes, at_least_one=at_least_one, skip=skip
+        )
+        records: list[Buffer] = [batch.data for batch in found.batches]
+        size = found.bytes
+        skipped = found.last_skipped
+        if skipped is not None:
+            control = control_batch(
+                skipped.last_offset,
+                skipped.term,
+                skipped.producer_id,
+                skipped.producer_epoch,
+                skipped.max_timestamp,
+            )
+            records.append(control)
+            size += len(control)
+        return Slice(records, size)
+
+    def offset_for_timestamp(self, timestamp_ms: int, *, read_committed: bool) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first visible record at or after a time; None when there is none."""
+        limit = self.readable_end(read_committed=read_committed)
+        skip = self.transactions.is_aborted if self.transactions.aborted_count else None
+        return self.log.offset_for_timestamp(self.index, timestamp_ms, limit, skip)
+
+    def segment_of(self, offset: int) -> int:
+        """The id of the segment that holds an offset of this partition."""
+        return self._state.indexes[self._state.chain_position(offset)].segment.segment_id
+
+    def max_timestamp(self, *, read_committed: bool) -> tuple[int, int] | None:
+        """(offset, timestamp) of the visible record with the largest timestamp; None when there is none."""
+        limit = self.readable_end(read_committed=read_committed)
+        skip = self.transactions.is_aborted if self.transactions.aborted_count else None
+        return self.log.max_timestamp(self.index, limit, skip)
+
+    def add_waiter(self, waiter: Waiter) -> None:
+        """Call `waiter` whenever the high watermark or the last stable offset moved."""
+        self._waiters[waiter] = None
+
+    def remove_waiter(self, waiter: Waiter) -> None:
+        self._waiters.pop(waiter, None)
+
+    def wake(self) -> None:
+        for waiter in list(self._waiters):
+            waiter()

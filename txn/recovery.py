@@ -1,0 +1,256 @@
+"""Recovery of transactions at start: each undecided one is decided once, before anything is served (design T3).
+
+The range logs are open, and all that was found in them is flushed. A PREPARING transaction is committed if every
+position named in it is there (T1), aborted otherwise. An OPEN one goes on if nothing written can be missing (a clean
+stop, or the same kernel boot: D2), and aborts otherwise. Batches above `/resolved` whose transaction the store does not
+know are aborted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from txn import keys
+from txn.metastore import MetaStore, Op, Put
+from txn.offsets import GroupOffsets
+from txn.partition import Partition
+from txn.settlement import Settlement
+from txn.transaction import LastEnd, PendingOffset, SegmentWrite, State, Transaction, TransactionalId
+
+
+class LostCommit(Exception):
+    """A transaction recorded as committed misses data that had been flushed: the disk lost it. Never passed over."""
+
+
+@dataclass(slots=True)
+class Recovered:
+    """What recovery found. Counts of transactions; `lsn` must be durable before anything is served."""
+
+    ids: list[TransactionalId] = field(default_factory=list)
+    committed: int = 0
+    aborted: int = 0
+    resumed: int = 0
+    unknown: int = 0
+    lsn: int = 0
+
+
+_Writes = dict[Partition, dict[int, SegmentWrite]]
+
+
+class TransactionRecovery:
+    """One pass over the store and the logs. `topics` holds every topic's partitions by index."""
+
+    def __init__(
+        self,
+        store: MetaStore,
+        topics: Mapping[str, Sequence[Partition]],
+        segment_topics: Mapping[int, str],
+        offsets: GroupOffsets,
+        settlement: Settlement,
+        *,
+        now_ms: int,
+        nothing_lost: bool,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._segment_topics = segment_topics
+        self._offsets = offsets
+        self._settlement = settlement
+        self._now_ms = now_ms
+        self._nothing_lost = nothing_lost
+        self._result = Recovered()
+        self._batch: list[Op] = []
+
+    def run(self) -> Recovered:
+        """Decide, rebuild, record.
+
+        Raises:
+            LostCommit: flushed data of a committed transaction is missing.
+        """
+        self._load_aborted()
+        ids = {
+            key[len(keys.TXIDS) :]: TransactionalId.from_record(key[len(keys.TXIDS) :], record.value)
+            for key, record in self._store.scan(keys.TXIDS)
+        }
+        ops = self._load_ops()
+        found = self._scan_logs()
+        for key, record in list(self._store.scan(keys.TXNS)):
+            txn_key = keys.parse_txn(key)
+            self._decide(
+                self._rebuild(txn_key, record.value, ops.get(txn_key, ()), found.pop(txn_key, {})),
+                ops.get(txn_key, ()),
+                ids,
+            )
+        for txn_key, writes in found.items():
+            self._unknown(txn_key, writes)
+        self._result.ids = list(ids.values())
+        if self._batch:
+            self._result.lsn = self._store.apply(self._batch).lsn
+        return self._result
+
+    # -- what is there
+
+    def _partition(self, topic: str, index: int) -> Partition | None:
+        partitions = self._topics.get(topic, ())
+        return partitions[index] if index < len(partitions) else None
+
+    def _load_aborted(self) -> None:
+        for key, record in self._store.scan(keys.ABORTED):
+            segment_id, index, first = keys.parse_aborted(key)
+            topic = self._segment_topics.get(segment_id)
+            partition = self._partition(topic, index) if topic is not None else None
+            if partition is not None:
+                last, producer_id = record.value
+                partition.transactions.add_aborted(producer_id, first, last)
+
+    def _load_ops(self) -> dict[keys.TxnKey, list[dict[str, Any]]]:
+        ops: dict[keys.TxnKey, list[dict[str, Any]]] = {}
+        for key, record in self._store.scan(keys.TXN_OPS):
+            ops.setdefault(keys.parse_txn(key), []).append(record.value)
+        return ops
+
+    def _resolved(self) -> dict[Partition, int]:
+        offsets: dict[Partition, int] = {}
+        for key, record in self._store.scan(keys.RESOLVED):
+            topic = self._segment_topics.get(int(key[len(keys.RESOLVED) :]))
+            for index, offset in record.value.items():
+                partition = self._partition(topic, index) if topic is not None else None
+                if partition is not None:
+                    offsets[partition] = max(offset, offsets.get(partition, 0))
+        return offsets
+
+    def _scan_logs(self) -> dict[keys.TxnKey, _Writes]:
+        """Every transactional batch that is not settled yet, by transaction; first offsets in ascending order."""
+        resolved = self._resolved()
+        found: dict[keys.TxnKey, _Writes] = {}
+        for partitions in self._topics.values():
+            for partition in partitions:
+                start = max(resolved.get(partition, 0), partition.log_start_offset)
+                for batch in partition.log.transactional_batches(partition.index, start):
+                    key = (batch.producer_id, batch.producer_epoch, batch.txn_seq)
+                    segments = found.setdefault(key, {}).setdefault(partition, {})
+                    segment_id = partition.segment_of(batch.base_offset)
+                    if segment_id in segments:
+                        segments[segment_id].last = batch.last_offset
+                    else:
+                        segments[segment_id] = SegmentWrite(batch.base_offset, batch.last_offset)
+                    if key not in partition.transactions:
+                        partition.transactions.opened(key, batch.base_offset)
+        return found
+
+    @staticmethod
+    def _rebuild(
+        key: keys.TxnKey, header: dict[str, Any], ops: Iterable[dict[str, Any]], writes: _Writes
+    ) -> Transaction:
+        transaction = Transaction(
+            header["txid"],
+            *key,
+            created_ms=header["created_ms"],
+            deadline_ms=header["deadline_ms"],
+            state=State(header["state"]),
+            finalized_ms=header["finalized_ms"],
+            partitions={(topic, index) for topic, index in header["partitions"]},
+            groups=set(header["groups"]),
+            writes=writes,
+        )
+        for op in ops:
+            transaction.op_count += 1
+            if op["kind"] == "offsets":
+                offsets = transaction.offsets.setdefault(op["group"], {})
+                for topic, index, offset, leader_epoch, metadata in op["offsets"]:
+                    offsets[(topic, index)] = PendingOffset(offset, leader_epoch, metadata)
+        return transaction
+
+    # -- verdicts
+
+    def _decide(
+        self, transaction: Transaction, ops: Sequence[dict[str, Any]], ids: dict[str, TransactionalId]
+    ) -> None:
+        held = ids.get(transaction.transactional_id)
+        if transaction.state is State.OPEN:
+            if self._nothing_lost and held is not None and self._goes_on(transaction, held):
+                return
+            self._verdict(transaction, State.ABORTED)
+        elif transaction.state is State.PREPARING:
+            if self._is_whole(transaction, ops):
+                self._verdict(transaction, State.COMMITTED)
+                for group_id, offsets in transaction.offsets.items():
+                    self._batch += self._offsets.put_ops(group_id, offsets, self._now_ms)
+            else:
+                self._verdict(transaction, State.ABORTED)
+                self._record_abort(transaction, held)
+        elif transaction.state is State.COMMITTED and not self._is_whole(transaction, ops):
+            raise LostCommit(
+                f"transaction {transaction.key} of {transaction.transactional_id!r} was committed, but flushed data "
+                "of it is missing from the log: the disk lost it; restore it, or remove what depends on it"
+            )
+        self._finish(transaction)
+
+    def _goes_on(self, transaction: Transaction, held: TransactionalId) -> bool:
+        if (held.producer_id, held.epoch) != (transaction.producer_id, transaction.epoch):
+            return False
+        held.open = transaction
+        for group_id, offsets in list(transaction.offsets.items()):
+            self._offsets.hold(transaction, group_id, offsets)
+        self._result.resumed += 1
+        return True
+
+    def _is_whole(self, transaction: Transaction, ops: Iterable[dict[str, Any]]) -> bool:
+        """T1: every position named is there, written by this transaction under the named term or before."""
+        for op in ops:
+            if op["kind"] != "write":
+                continue
+            for index, _, last in op["writes"]:
+                partition = self._partition(op["topic"], index)
+                if partition is None or last < partition.log_start_offset:
+                    continue  # the topic was deleted or the records were: nothing of it can be missed
+                if not self._stands(partition, transaction.key, op["segment"], op["term"], last):
+                    return False
+        return True
+
+    @staticmethod
+    def _stands(partition: Partition, key: keys.TxnKey, segment_id: int, term: int, last: int) -> bool:
+        batch = partition.log.batch_at(partition.index, last)
+        return (
+            batch is not None
+            and (batch.producer_id, batch.producer_epoch, batch.txn_seq) == key
+            and batch.term <= term
+            and batch.last_offset == last
+            and partition.segment_of(last) == segment_id
+        )
+
+    def _verdict(self, transaction: Transaction, state: State) -> None:
+        transaction.move(state)
+        transaction.finalized_ms = self._now_ms
+        self._batch.append(Put(keys.txn(transaction.key), transaction.header()))
+
+    def _record_abort(self, transaction: Transaction, held: TransactionalId | None) -> None:
+        """The id's record, written with PREPARING, foretold a commit: a repeated EndTxn must hear the verdict."""
+        if held is None or held.last_end is None:
+            return
+        if (held.last_end.producer_id, held.last_end.epoch) == (transaction.producer_id, transaction.epoch):
+            held.last_end = LastEnd(transaction.producer_id, transaction.epoch, False)
+            self._batch.append(Put(keys.txid(held.name), held.record()))
+
+    def _finish(self, transaction: Transaction, *, has_header: bool = True) -> None:
+        aborted = transaction.state is State.ABORTED
+        for partition, segments in transaction.writes.items():
+            if aborted:
+                first = min(write.first for write in segments.values())
+                last = max(write.last for write in segments.values())
+                partition.transactions.add_aborted(transaction.producer_id, first, last)
+            partition.transactions.closed(transaction.key)
+        if has_header:
+            if aborted:
+                self._result.aborted += 1
+            else:
+                self._result.committed += 1
+        self._settlement.finished(transaction, has_header=has_header)
+
+    def _unknown(self, key: keys.TxnKey, writes: _Writes) -> None:
+        """Batches of a transaction that nobody remembers: its header was never flushed, so it never committed."""
+        self._result.unknown += 1
+        lost = Transaction("", *key, created_ms=0, deadline_ms=0, state=State.ABORTED, writes=writes)
+        self._finish(lost, has_header=False)

@@ -1,0 +1,210 @@
+"""One transaction and one transactional id: plain state, explicit transitions, no I/O.
+
+A transaction is (producer id, epoch, txn_seq). Its life is design, section 4:
+
+    OPEN -> PREPARING -> COMMITTED        OPEN | PREPARING -> ABORTED        (both ends terminal)
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from txn.keys import TxnKey
+
+if TYPE_CHECKING:
+    from txn.partition import Partition
+
+MAX_EPOCH = 32767
+"""Largest producer epoch (int16). The last one is kept for fencing, as in Kafka: see `TransactionalId.next_epoch`."""
+
+
+class State(enum.StrEnum):
+    OPEN = "OPEN"
+    PREPARING = "PREPARING"
+    COMMITTED = "COMMITTED"
+    ABORTED = "ABORTED"
+
+
+TRANSITIONS: dict[State, frozenset[State]] = {
+    State.OPEN: frozenset({State.PREPARING, State.ABORTED}),
+    State.PREPARING: frozenset({State.COMMITTED, State.ABORTED}),
+    State.COMMITTED: frozenset(),
+    State.ABORTED: frozenset(),
+}
+
+
+class IllegalTransition(Exception):
+    """A transaction was asked to go where its table does not lead: a fault of the broker, never of a client."""
+
+
+@dataclass(slots=True)
+class SegmentWrite:
+    """What a transaction wrote to one partition inside one segment: offsets, both ends included."""
+
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class PendingOffset:
+    """One offset of a TxnOffsetCommit, waiting for its transaction's end."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+
+
+TopicPartition = tuple[str, int]
+
+
+@dataclass(slots=True, eq=False)
+class Transaction:
+    """A transaction between its first request and its settlement."""
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+    txn_seq: int
+    created_ms: int
+    deadline_ms: int
+    state: State = State.OPEN
+    finalized_ms: int = 0
+    partitions: set[TopicPartition] = field(default_factory=set)
+    groups: set[str] = field(default_factory=set)
+    writes: dict[Partition, dict[int, SegmentWrite]] = field(default_factory=dict)
+    """Per partition, what it wrote to each of its segments, by segment id."""
+    lsns: dict[Any, int] = field(default_factory=dict)
+    """Per range log, the position up to which a commit must be durable."""
+    offsets: dict[str, dict[TopicPartition, PendingOffset]] = field(default_factory=dict)
+    op_count: int = 0
+
+    @property
+    def key(self) -> TxnKey:
+        return self.producer_id, self.epoch, self.txn_seq
+
+    def move(self, state: State) -> None:
+        if state not in TRANSITIONS[self.state]:
+            raise IllegalTransition(
+                f"transaction {self.key} of {self.transactional_id!r}: {self.state} -> {state}"
+            )
+        self.state = state
+
+    def record_write(self, partition: Partition, segment_id: int, first: int, last: int) -> bool:
+        """Note an append; whether it was the transaction's first to this partition."""
+        segments = self.writes.get(partition)
+        if segments is None:
+            self.writes[partition] = {segment_id: SegmentWrite(first, last)}
+            return True
+        write = segments.get(segment_id)
+        if write is None:
+            segments[segment_id] = SegmentWrite(first, last)
+        else:
+            write.last = max(write.last, last)
+        return False
+
+    def header(self) -> dict[str, Any]:
+        """The record under `/txn/`."""
+        return {
+            "state": str(self.state),
+            "txid": self.transactional_id,
+            "created_ms": self.created_ms,
+            "deadline_ms": self.deadline_ms,
+            "finalized_ms": self.finalized_ms,
+            "partitions": [list(at) for at in sorted(self.partitions)] if self.state is State.OPEN else [],
+            "groups": sorted(self.groups) if self.state is State.OPEN else [],
+        }
+
+    def write_ops(self) -> list[dict[str, Any]]:
+        """The `write` records under `/txn-op/`: one per segment, not per partition, so that commits stay cheap."""
+        by_segment: dict[int, dict[str, Any]] = {}
+        for partition, segments in self.writes.items():
+            for segment_id, write in segments.items():
+                op = by_segment.get(segment_id)
+                if op is None:
+                    op = by_segment[segment_id] = {
+                        "kind": "write",
+                        "topic": partition.topic,
+                        "segment": segment_id,
+                        "term": partition.log.term,
+                        "writes": [],
+                    }
+                op["writes"].append([partition.index, write.first, write.last])
+        return list(by_segment.values())
+
+
+def offsets_op(group_id: str, offsets: dict[TopicPartition, PendingOffset]) -> dict[str, Any]:
+    """The `offsets` record under `/txn-op/`."""
+    return {
+        "kind": "offsets",
+        "group": group_id,
+        "offsets": [[t, p, o.offset, o.leader_epoch, o.metadata] for (t, p), o in offsets.items()],
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class LastEnd:
+    """How the last transaction of an id ended: what makes EndTxn idempotent (design T5)."""
+
+    producer_id: int
+    epoch: int
+    committed: bool
+
+
+@dataclass(slots=True, eq=False)
+class TransactionalId:
+    """The producer that holds a transactional id now, and its transaction if one is open or ending."""
+
+    name: str
+    producer_id: int
+    epoch: int
+    timeout_ms: int
+    term: int
+    """The node's term when this record was written; older than the fence term: see `Identities.holder`."""
+    last_end: LastEnd | None = None
+    previous: tuple[int, int] | None = None
+    """(producer id, epoch) before the last InitProducerId that named them: its retry gets the same answer."""
+    open: Transaction | None = None
+    busy: bool = False
+    """A durable step (an end, an InitProducerId) is under way; whoever comes meanwhile waits in line."""
+    waiting: list[Callable[[], None]] = field(default_factory=list)
+
+    def record(self) -> dict[str, Any]:
+        """The record under `/txid/`."""
+        last = self.last_end
+        return {
+            "pid": self.producer_id,
+            "epoch": self.epoch,
+            "timeout_ms": self.timeout_ms,
+            "term": self.term,
+            "last_end": [last.producer_id, last.epoch, last.committed] if last else None,
+            "previous": list(self.previous) if self.previous else None,
+        }
+
+    @classmethod
+    def from_record(cls, name: str, record: dict[str, Any]) -> TransactionalId:
+        last, previous = record["last_end"], record["previous"]
+        return cls(
+            name,
+            record["pid"],
+            record["epoch"],
+            record["timeout_ms"],
+            record["term"],
+            LastEnd(*last) if last else None,
+            (previous[0], previous[1]) if previous else None,
+        )
+
+    def was(self, producer_id: int) -> bool:
+        """Whether this id was held under that producer id before its epochs ran out."""
+        return self.last_end is not None and self.last_end.producer_id == producer_id
+
+    def next_epoch(self, bump: int, new_producer_id: Callable[[], int]) -> tuple[int, int]:
+        """(producer id, epoch) after a bump; a fresh producer id at epoch 0 where the epochs run out.
+
+        The largest epoch is never handed to a client (KIP-360), so that a fence above it always exists.
+        """
+        if self.epoch + bump >= MAX_EPOCH:
+            return new_producer_id(), 0
+        return self.producer_id, self.epoch + bump

@@ -1,0 +1,113 @@
+"""The table of the APIs served: their keys, names and version ranges.
+
+Guarantee: this is the one place that says which versions exist here. Connection, codec and the ApiVersions
+answer all read it; an API is served if and only if it has a row.
+
+Source: "Supported API versions" of Kafka 4.2, and docs/design.md for what real clients ask.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from enum import IntEnum
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+
+class ApiKey(IntEnum):
+    """Kafka's numbers for the APIs served."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    INIT_PRODUCER_ID = 22
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
+    TXN_OFFSET_COMMIT = 28
+    DESCRIBE_CONFIGS = 32
+
+
+class ApiSpec(NamedTuple):
+    """One API. Versions from `min_version` to `max_version` are advertised, from `min_served` on answered."""
+
+    key: int
+    name: str
+    """As in Kafka's documentation, without "Request" or "Response"."""
+    min_version: int
+    max_version: int
+    first_flexible: int
+    """The first version with compact types and tagged fields (KIP-482)."""
+    min_served: int
+
+    @property
+    def module(self) -> str:
+        """The name in lower case with underscores, as the message schemas use it."""
+        return re.sub(r"(?<!^)(?=[A-Z])", "_", self.name).lower()
+
+    def serves(self, version: int) -> bool:
+        return self.min_served <= version <= self.max_version
+
+    def is_flexible(self, version: int) -> bool:
+        """Whether a request of this version has the flexible header (version 2)."""
+        return version >= self.first_flexible
+
+    def response_header_is_flexible(self, version: int) -> bool:
+        """Whether the response's header ends in tagged fields (version 1).
+
+        Never for ApiVersions: a client that asked too high a version must be able to read the answer
+        (KIP-511).
+        """
+        return version >= self.first_flexible and self.key != ApiKey.API_VERSIONS
+
+
+def _spec(
+    key: ApiKey,
+    name: str,
+    min_version: int,
+    max_version: int,
+    first_flexible: int,
+    min_served: int | None = None,
+) -> ApiSpec:
+    served = min_version if min_served is None else min_served
+    return ApiSpec(int(key), name, min_version, max_version, first_flexible, served)
+
+
+_SPECS: Final = (
+    # Some versions of librdkafka refuse a broker that does not advertise Produce 0, and never use it.
+    _spec(ApiKey.PRODUCE, "Produce", 0, 13, 9, min_served=3),
+    _spec(ApiKey.FETCH, "Fetch", 4, 18, 12),
+    _spec(ApiKey.LIST_OFFSETS, "ListOffsets", 1, 11, 6),
+    _spec(ApiKey.METADATA, "Metadata", 0, 13, 9),
+    _spec(ApiKey.OFFSET_COMMIT, "OffsetCommit", 2, 10, 8),
+    _spec(ApiKey.OFFSET_FETCH, "OffsetFetch", 1, 10, 6),
+    _spec(ApiKey.FIND_COORDINATOR, "FindCoordinator", 0, 6, 3),
+    _spec(ApiKey.JOIN_GROUP, "JoinGroup", 0, 9, 6),
+    _spec(ApiKey.HEARTBEAT, "Heartbeat", 0, 4, 4),
+    _spec(ApiKey.LEAVE_GROUP, "LeaveGroup", 0, 5, 4),
+    _spec(ApiKey.SYNC_GROUP, "SyncGroup", 0, 5, 4),
+    _spec(ApiKey.API_VERSIONS, "ApiVersions", 0, 4, 3),
+    _spec(ApiKey.CREATE_TOPICS, "CreateTopics", 2, 7, 5),
+    _spec(ApiKey.DELETE_TOPICS, "DeleteTopics", 1, 6, 4),
+    _spec(ApiKey.INIT_PRODUCER_ID, "InitProducerId", 0, 5, 2),
+    _spec(ApiKey.ADD_PARTITIONS_TO_TXN, "AddPartitionsToTxn", 0, 5, 3),
+    _spec(ApiKey.ADD_OFFSETS_TO_TXN, "AddOffsetsToTxn", 0, 4, 3),
+    _spec(ApiKey.END_TXN, "EndTxn", 0, 5, 3),
+    _spec(ApiKey.TXN_OFFSET_COMMIT, "TxnOffsetCommit", 0, 5, 3),
+    _spec(ApiKey.DESCRIBE_CONFIGS, "DescribeConfigs", 1, 4, 4),
+)
+
+APIS: Final[Mapping[int, ApiSpec]] = MappingProxyType({spec.key: spec for spec in _SPECS})
+"""Every API served, by key, in the order of keys."""
