@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from typing import cast
 
 import click
 
@@ -27,6 +28,9 @@ def main() -> None:
 @click.option("-v", "--verbose", is_flag=True, help="Log every connection that is closed, and why.")
 def serve(data: str | None, listen: str | None, config_file: str | None, verbose: bool) -> None:
     """Serve Kafka clients until SIGTERM or Ctrl-C."""
+    # The message schemas import this testing library when it is installed, for a second and 20 MB of nothing.
+    cast(dict[str, object], sys.modules).setdefault("hypothesis", None)
+
     from broker.data_folder import ForeignFolder
     from broker.serve import serve as run
     from storage.format import CorruptLog

@@ -23,6 +23,7 @@ from storage.clock import Scheduler
 from storage.disk import Disk
 from storage.entries import Queued, frame
 from storage.files import delete_files
+from storage.flush_round import FlushRound
 from storage.flusher import GroupFlusher, Outcome, tell_all
 from storage.format import ENTRY_HEADER_BYTES
 from storage.layout import MAX_SEGMENT_BYTES, Appended, LogConfig, RangeHooks
@@ -84,9 +85,7 @@ class RangeLog(RangeReader):
         self._queued_bytes = 0
         self._on_written: list[Outcome] = []
         self._written_ends: dict[PartitionLog, int] = {}
-        self._round_ends: dict[PartitionLog, int] = {}
-        self._round_marks: list[tuple[Segment, int]] = []
-        self._round_awaited = 0
+        self._round: FlushRound | None = None
         self._flusher = GroupFlusher(scheduler, self, config.flush_linger_ms)
         self._roller = Roller(disk, scheduler, self, hooks.publish)
         self._checkpointer = checkpoint.Checkpointer(disk, directory)
@@ -247,39 +246,26 @@ class RangeLog(RangeReader):
         """For the flusher: flush every file with unflushed bytes, a parent beside its child."""
         if not self._queue and self._checkpoint_is_due():
             self._checkpointer.capture(self._active, self._partitions)
-        self._round_ends, self._written_ends = self._written_ends, {}
-        # The round counts when all are done, so nothing in a child counts before its parent is durable.
-        self._round_marks = [
-            (segment, segment.end) for segment in self._unsealed if segment.durable_end < segment.end
-        ]
-        self._round_awaited = len(self._round_marks)
-        for segment, _ in self._round_marks:
-            self._disk.start_flush(segment.file(), self._flushed)
+        ends, self._written_ends = self._written_ends, {}
+        self._round = FlushRound(self._unsealed, ends, self._flushed)
+        self._round.start(self._disk)
 
     def _checkpoint_is_due(self) -> bool:
         grown = self._active.end - self._checkpointer.position
         return grown >= self.config.checkpoint_bytes and self._checkpointer.state == "IDLE"
 
     def _flushed(self, error: OSError | None) -> None:
-        if self._state != "OPEN":
-            return
+        round_, self._round = self._round, None
+        assert round_ is not None
         if error is not None:
             self.fail(error)
             return
-        self._round_awaited -= 1
-        if self._round_awaited:
-            return
-        for segment, end in self._round_marks:
-            segment.durable_end = end
-        ends, self._round_ends = self._round_ends, {}
-        for log, end_offset in ends.items():
-            log.high_watermark = end_offset
         callbacks = self._flusher.round_done()
         self._checkpointer.flushed()
         self._roller.proceed()
         self._flusher.proceed()
         try:
-            self._tell_progress(ends)
+            self._tell_progress(round_.ends)
         finally:
             tell_all(self._scheduler, callbacks, None)
 
@@ -295,7 +281,7 @@ class RangeLog(RangeReader):
             self._roller.start()
 
     def create_child(self) -> Segment:
-        child = Segment.create(
+        return Segment.create(
             self._disk,
             self.directory,
             topic_id=self.topic_id,
@@ -308,7 +294,6 @@ class RangeLog(RangeReader):
             cache=self._cache,
             config=self.config,
         )
-        return child
 
     def switch_to(self, child: Segment) -> bytes:
         self._write_out()
@@ -365,6 +350,8 @@ class RangeLog(RangeReader):
         )
 
     def _stop(self, failure: KafkaError | None) -> list[Outcome]:
+        if self._round is not None:
+            self._round.abandon()
         self._roller.stop()
         self._checkpointer.stop()
         callbacks, self._on_written = self._on_written, []
@@ -421,7 +408,7 @@ class RangeLog(RangeReader):
             segment.durable_end = segment.end
 
     def _close_cleanly(self) -> None:
-        ends = {**self._round_ends, **self._written_ends}
+        ends = {**(self._round.ends if self._round is not None else {}), **self._written_ends}
         for log, end_offset in ends.items():
             log.high_watermark = end_offset
         if self._active.end - self._checkpointer.position >= self.config.close_checkpoint_bytes:

@@ -187,7 +187,6 @@ class Rebalancer:
             member.is_new = False
             members = joined if member.member_id == group.leader_id else ()
             self.answer_join(group, member, group.join_result(member.member_id, members=members))
-            self.touch(member)
         self.deadlines.set(group.sync_deadline, self.now_ms + group.rebalance_timeout_ms)
 
     # -- syncing

@@ -250,6 +250,16 @@ class TestTimeouts:
         world.advance(SESSION_MS - 1)
         assert ben.heartbeat() is ErrorCode.none
 
+    def test_a_sync_is_a_sign_of_life(self) -> None:
+        world = World()
+        anna, ben = world.members("anna", "ben")
+        world.settle(anna, ben)
+        for _ in range(3):
+            world.advance(SESSION_MS - 1)
+            anna.heartbeat()
+            assert ben.sync().answer.error is ErrorCode.none
+        assert len(world.member_ids()) == 2
+
     def test_a_new_member_may_not_wait_for_ever(self) -> None:
         world = World()
         anna = world.member("anna", rebalance_ms=3_600_000)
@@ -303,6 +313,8 @@ class TestTimeouts:
         world.settle(anna)
         world.now_ms -= 500_000
         assert anna.heartbeat() is ErrorCode.none
+        world.coordinator.tick(world.now_ms)
+        world.now_ms += 500_000
         world.coordinator.tick(world.now_ms)
         assert anna.heartbeat() is ErrorCode.none
 
@@ -431,6 +443,19 @@ class TestCallsFromReplies:
         assert set(assigned) >= {"ben-2", "carl-3"}
         assert world.state() is GroupState.STABLE
         assert assigned["ben-2"] == b"ben-2"
+
+    def test_a_thousand_replies_that_call_back_do_not_pile_up(self) -> None:
+        world = World()
+        members = world.members(*[f"m{number}" for number in range(1_000)], two_steps=False)
+        world.settle(*members)
+        members[0].join()
+        for member in members[1:]:
+            member.protocols = (("range", b"new topics"),)
+            member.join()
+            if member.last_join.held:
+                member.last_join.then = lambda _result, member=member: member.heartbeat() and member.sync()
+        world.advance(REBALANCE_MS)
+        assert world.unanswered == []
 
     def test_a_reply_that_fails_does_not_cost_others_theirs(self) -> None:
         world = World()

@@ -128,6 +128,22 @@ def test_a_rebalance_that_begins_while_the_replacement_is_stored_includes_it() -
     assert {member.member_id for member in anna.view.members} == {anna.member_id, ben2.member_id}
 
 
+def test_a_replacement_stored_during_a_rebalance_waits_for_the_new_generation() -> None:
+    world = World()
+    anna, ben = static_pair(world)
+    carl = world.member("carl")
+    world.slow_store = True
+    ben2 = restarted(ben)
+    ben2.join()
+    carl.join()
+    world.finish_stores()
+    assert world.state() is GroupState.PREPARING_REBALANCE
+    assert ben2.last_join.held
+    anna.join()
+    assert ben2.last_join.answer.generation_id == 3
+    assert not ben2.last_join.answer.skip_assignment
+
+
 def test_two_restarts_in_a_row_leave_the_last_one() -> None:
     world = World()
     _anna, ben = static_pair(world)
@@ -210,6 +226,26 @@ def test_a_static_member_may_miss_a_rebalance() -> None:
     anna2 = restarted(anna)
     anna2.join()
     assert anna2.sync().answer.assignment == f"g{carl.generation_id} for {anna.member_id}".encode()
+
+
+def test_missing_rebalances_does_not_prolong_a_session() -> None:
+    world = World()
+    anna, ben = world.member("anna", instance="i-anna", session_ms=100_000), world.member("ben")
+    world.settle(anna, ben)
+    ben.leave()
+    start_ms = world.now_ms
+    carl = world.member("carl")
+    carl.join()
+    world.advance(REBALANCE_MS)  # a generation of carl, and of anna in her absence
+    carl.sync()
+    carl_lives = REBALANCE_MS
+    while carl_lives < 99_000:
+        world.advance_heartbeating(1_000, carl)
+        carl_lives += 1_000
+    assert anna.member_id in world.member_ids()
+    world.advance_heartbeating(1_000, carl)
+    assert world.now_ms == start_ms + 100_000
+    assert anna.member_id not in world.member_ids()
 
 
 def test_a_group_of_absent_static_members_waits_until_their_sessions_end() -> None:

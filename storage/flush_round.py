@@ -1,0 +1,46 @@
+"""One flush of everything a range has written: all its files side by side.
+
+Guarantee: no high watermark moves before every file of the round is durable. So nothing in a child segment counts
+before its parent does, and an entry's claim to durability speaks of all that precedes it.
+"""
+
+from __future__ import annotations
+
+from storage.disk import Disk, FlushDone
+from storage.partition import PartitionLog
+from storage.segment import Segment
+
+
+class FlushRound:
+    """Flushes the segments that have unflushed bytes; `ends` are the partitions' ends that become durable by it."""
+
+    def __init__(self, segments: list[Segment], ends: dict[PartitionLog, int], done: FlushDone) -> None:
+        self.ends = ends
+        self._marks = [(segment, segment.end) for segment in segments if segment.durable_end < segment.end]
+        self._awaited = len(self._marks)
+        self._done = done
+
+    def start(self, disk: Disk) -> None:
+        """`done` is called once: with None when all is durable and counts, with the first error otherwise."""
+        for segment, _ in self._marks:
+            disk.start_flush(segment.file(), self._flushed)
+
+    def _flushed(self, error: OSError | None) -> None:
+        if self._awaited <= 0:
+            return
+        if error is not None:
+            self._awaited = 0
+            self._done(error)
+            return
+        self._awaited -= 1
+        if self._awaited:
+            return
+        for segment, end in self._marks:
+            segment.durable_end = end
+        for log, end_offset in self.ends.items():
+            log.high_watermark = end_offset
+        self._done(None)
+
+    def abandon(self) -> None:
+        """The range is closed or failed: whatever still comes back is not listened to."""
+        self._awaited = 0
