@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from pathlib import Path
 from typing import cast
 
 import click
@@ -35,7 +36,7 @@ def serve(data: str | None, listen: str | None, config_file: str | None, verbose
     from broker.serve import serve as run
     from storage.format import CorruptLog
     from storage.real_disk import LockHeld
-    from txn.metastore import CorruptStore, UnknownFormat
+    from txn.metastore import MetaStoreError
     from txn.recovery import LostCommit
 
     logging.basicConfig(
@@ -51,7 +52,7 @@ def serve(data: str | None, listen: str | None, config_file: str | None, verbose
         run(config, lambda line: click.echo(line))
     except LockHeld as error:
         raise click.ClickException(f"{config.data}: another sealog serves this folder ({error})") from error
-    except (ForeignFolder, CorruptLog, CorruptStore, UnknownFormat, LostCommit) as error:
+    except (ForeignFolder, CorruptLog, MetaStoreError, LostCommit) as error:
         raise click.ClickException(f"{config.data}: {error}") from error
     except OSError as error:
         raise click.ClickException(str(error)) from error
@@ -65,6 +66,8 @@ def check(directory: str) -> None:
 
     from storage.real_disk import RealDisk
 
+    if not Path(directory).is_dir():
+        raise click.ClickException(f"{directory} is not a folder")
     disk = RealDisk(directory, lambda callback, *args: callback(*args))
     damaged = 0
     for finding in check_directory(disk):

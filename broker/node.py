@@ -148,6 +148,7 @@ class Node:
         self.store.when_failed(lambda error: log.error("the metadata store has failed: %s", error))
         self.topics.forget_partition = self._forget_partition
         self.groups = self._open_groups()
+        self.arm_group_timer()
         lsn = self.store.apply([Put(keys.NODE, self._node_record)]).lsn
         self.store.when_durable(lsn, ready)
         return StartReport(term, nothing_lost, recovered, ranges)
@@ -180,7 +181,7 @@ class Node:
             group_id, rest = keys.parse_group(key)
             if rest == "state":
                 records[group_id] = record.value
-        groups.load(records, self.scheduler.now_ms())
+        groups.load(records, self.scheduler.monotonic_ms())
         return groups
 
     def _store_group(
@@ -192,7 +193,12 @@ class Node:
         except StoreFailed as failure:
             done(failure)
             return
-        self.store.when_durable(lsn, done)
+
+        def stored(error: Exception | None) -> None:
+            done(error)
+            self.arm_group_timer()  # what follows from it may have set a deadline
+
+        self.store.when_durable(lsn, stored)
 
     def arm_group_timer(self) -> None:
         """Call after anything that may have moved a group's next deadline."""
@@ -204,12 +210,12 @@ class Node:
                 return
             self._group_timer.cancel()
         self._group_timer_at_ms = deadline_ms
-        delay_ms = max(0, deadline_ms - self.scheduler.now_ms())
+        delay_ms = max(0, deadline_ms - self.scheduler.monotonic_ms())
         self._group_timer = self.scheduler.call_later(delay_ms, self._tick_groups)
 
     def _tick_groups(self) -> None:
         self._group_timer = None
-        self.groups.tick(self.scheduler.now_ms())
+        self.groups.tick(self.scheduler.monotonic_ms())
         self.arm_group_timer()
 
     # -- stop
@@ -220,10 +226,10 @@ class Node:
             self._group_timer.cancel()
         self.coordinator.close()
         self._settlement.close()
-        self.topics.close()
+        clean = self.topics.close()
         try:
             self._settlement.run()
-            self.store.apply([Put(keys.NODE, {**self._node_record, "clean": True})])
+            self.store.apply([Put(keys.NODE, {**self._node_record, "clean": clean})])
         except StoreFailed as failure:
             log.error("not a clean stop: the metadata store has failed: %s", failure)
         self.store.close()

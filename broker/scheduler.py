@@ -20,5 +20,8 @@ class LoopScheduler:
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
+    def monotonic_ms(self) -> int:
+        return int(self._loop.time() * 1000)
+
     def call_later(self, delay_ms: float, callback: Callable[..., Any], *args: Any) -> Timer:
         return self._loop.call_later(delay_ms / 1000, callback, *args)

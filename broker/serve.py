@@ -43,6 +43,9 @@ async def _serve(config: BrokerConfig, say: Callable[[str], None]) -> None:
     data.mkdir(parents=True, exist_ok=True)
     disk = RealDisk(str(data), loop.call_soon_threadsafe, flush_threads=config.flush_threads)
     lock = disk.lock("lock")
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
     try:
         host, port = parse_address(config.listen)
         advertised = parse_address(config.advertised_listener or config.listen)
@@ -67,9 +70,6 @@ async def _serve(config: BrokerConfig, say: Callable[[str], None]) -> None:
             f"start {report.term}: {len(node.topics)} topics, recovered transactions: {found.committed} committed, "
             f"{found.aborted + found.unknown} aborted, {found.resumed} still open"
         )
-        stop = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
         # What lives after the start lives long: the collector need not walk it again and again.
         gc.collect()
         gc.freeze()

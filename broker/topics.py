@@ -370,10 +370,16 @@ class Topics:
             for segment in record.value["segments"]
         }
 
-    def close(self) -> None:
-        """Write, flush and checkpoint every log. Blocks: for a clean stop."""
+    def close(self) -> bool:
+        """Write, flush and checkpoint every log; whether nothing failed. Blocks: for a clean stop."""
+        clean = True
         for topic in self._by_name.values():
-            topic.log.close()
+            try:
+                topic.log.close()
+            except OSError as error:
+                clean = False
+                self._on_failure(_storage_error(topic.name, error))
+        return clean
 
 
 def _directory(name: str, topic_id: UUID) -> str:

@@ -10,7 +10,6 @@ anything, was durable once, and is damage; a bad place nobody claims was never a
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -21,7 +20,7 @@ from storage.cache import SegmentCache
 from storage.checkpoint import producers_snapshot
 from storage.disk import Disk
 from storage.format import HEADER_BLOCK_BYTES, CorruptLog
-from storage.layout import LogConfig, SegmentInfo
+from storage.layout import LogConfig, RangeIdentity, SegmentInfo
 from storage.partition import PartitionLog
 from storage.producers import ProducerBudget, ProducerStates
 from storage.scan import Scanner
@@ -77,11 +76,7 @@ class ChainScan:
     def __init__(
         self,
         disk: Disk,
-        directory: str,
-        topic_id: uuid.UUID,
-        first: int,
-        last: int,
-        term: int,
+        identity: RangeIdentity,
         config: LogConfig,
         cache: SegmentCache,
         now_ms: int,
@@ -89,11 +84,12 @@ class ChainScan:
         readonly: bool = False,
     ) -> None:
         self.disk = disk
-        self.directory = directory
-        self.topic_id = topic_id
-        self.first = first
-        self.last = last
-        self.term = term
+        self.identity = identity
+        self.directory = identity.directory
+        self.topic_id = identity.topic_id
+        self.first = identity.first
+        self.last = identity.last
+        self.term = identity.term
         self.config = config
         self.cache = cache
         self.now_ms = now_ms
@@ -101,7 +97,8 @@ class ChainScan:
         self.report = RecoveryReport()
         self.budget = ProducerBudget(config.max_producers, config.producer_idle_ms)
         self.partitions = [
-            PartitionLog(partition, 0, ProducerStates(self.budget)) for partition in range(first, last + 1)
+            PartitionLog(partition, 0, ProducerStates(self.budget))
+            for partition in range(self.first, self.last + 1)
         ]
         self.known: set[int] = set()
         """Partitions whose next offset is known, so that the next entry must have it."""

@@ -15,7 +15,7 @@ from storage.chain_scan import ChainScan
 from storage.disk import Disk
 from storage.format import HEADER_BLOCK_BYTES, SEGMENT_SUFFIX, CorruptLog, parse_name
 from storage.index import PartitionIndex
-from storage.layout import LogConfig, SegmentInfo
+from storage.layout import LogConfig, RangeIdentity, SegmentInfo
 from storage.scan import Scanner
 from storage.segment import Segment
 
@@ -37,6 +37,16 @@ class Finding:
     entries: int
     sealed: bool
     size_bytes: int
+
+    @property
+    def damaged(self) -> bool:
+        """Whether this is what no crash leaves."""
+        return self.status == "corrupt"
+
+    def __str__(self) -> str:
+        state = "sealed" if self.sealed else "active"
+        where = f" at byte {self.position}: {self.detail}" if self.detail else ""
+        return f"{self.path}: {self.status}{where} ({state}, {self.entries} entries, {self.size_bytes} bytes)"
 
 
 def check_directory(disk: Disk, directory: str = "") -> list[Finding]:
@@ -190,9 +200,8 @@ def _check_chain(disk: Disk, folder: str, names: list[str]) -> CorruptLog | None
         infos.append(SegmentInfo(parsed[0], header.first, header.last, state, parents))
     first = min(info.first for info in infos)
     last = max(info.last for info in infos)
-    scan = ChainScan(
-        disk, folder, header.topic_id, first, last, ANY_TERM, LogConfig(), SegmentCache(), 0, readonly=True
-    )
+    identity = RangeIdentity(folder, header.topic_id, first, last, ANY_TERM)
+    scan = ChainScan(disk, identity, LogConfig(), SegmentCache(), 0, readonly=True)
     try:
         scan.look(infos)
     except CorruptLog as error:

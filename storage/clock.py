@@ -18,6 +18,10 @@ class Scheduler(Protocol):
         """Wall-clock time in milliseconds since the epoch."""
         ...
 
+    def monotonic_ms(self) -> int:
+        """Milliseconds since some fixed moment; never goes back, whatever becomes of the wall clock."""
+        ...
+
     def call_soon(self, callback: Callable[..., Any], *args: Any) -> None:
         """Run the callback at the end of this turn of the loop, in order of calls."""
         ...

@@ -1,7 +1,7 @@
 """One flush of everything a range has written: all its files side by side.
 
-Guarantee: no high watermark moves before every file of the round is durable. So nothing in a child segment counts
-before its parent does, and an entry's claim to durability speaks of all that precedes it.
+Guarantee: no high watermark moves before every file of the round is durable. So nothing in a child segment
+counts before its parent does, and an entry's claim to durability speaks of all that precedes it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from storage.segment import Segment
 
 
 class FlushRound:
-    """Flushes the segments that have unflushed bytes; `ends` are the partitions' ends that become durable by it."""
+    """Flushes the segments that have unflushed bytes; `ends` are the partitions' ends that become durable by
+    it."""
 
     def __init__(self, segments: list[Segment], ends: dict[PartitionLog, int], done: FlushDone) -> None:
         self.ends = ends

@@ -6,6 +6,7 @@ disk.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -13,6 +14,18 @@ from typing import Literal, NamedTuple
 from wire.errors import KafkaError
 
 SegmentState = Literal["ACTIVE", "SEALED"]
+
+
+@dataclass(frozen=True, slots=True)
+class RangeIdentity:
+    """Which range a log is of: partitions `first`..`last` of a topic, its files in `directory`."""
+
+    directory: str
+    topic_id: uuid.UUID
+    first: int
+    last: int
+    term: int
+    """The leadership generation: written into every batch as its leader epoch, never lower than before."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ turns, never from inside the call that handed them in, and must not raise.
 from __future__ import annotations
 
 import contextlib
-import uuid
 from collections.abc import Mapping
 from typing import Final, Literal
 
@@ -25,10 +24,9 @@ from storage.entries import Queued, frame
 from storage.files import delete_files
 from storage.flush_round import FlushRound
 from storage.flusher import GroupFlusher, Outcome, tell_all
-from storage.format import ENTRY_HEADER_BYTES
-from storage.layout import MAX_SEGMENT_BYTES, Appended, LogConfig, RangeHooks
+from storage.format import ENTRY_HEADER_BYTES, HEADER_BLOCK_BYTES
+from storage.layout import MAX_SEGMENT_BYTES, Appended, LogConfig, RangeHooks, RangeIdentity
 from storage.partition import PartitionLog
-from storage.producers import ProducerBudget
 from storage.range_reader import RangeReader
 from storage.roller import RETRY_FRACTION, Roller
 from storage.segment import Segment
@@ -50,31 +48,21 @@ class RangeLog(RangeReader):
 
     def __init__(
         self,
-        *,
         disk: Disk,
         scheduler: Scheduler,
-        directory: str,
-        topic_id: uuid.UUID,
-        first: int,
-        last: int,
-        term: int,
+        identity: RangeIdentity,
+        hooks: RangeHooks,
         config: LogConfig,
         cache: SegmentCache,
         segments: list[Segment],
         partitions: list[PartitionLog],
-        budget: ProducerBudget,
-        hooks: RangeHooks,
     ) -> None:
-        super().__init__(first, last, config, partitions)
-        self.directory = directory
-        self.topic_id = topic_id
-        self.term = term
-        """Written into every batch as its leader epoch."""
+        super().__init__(identity.first, identity.last, config, partitions)
+        self.identity = identity
         self._disk = disk
         self._scheduler = scheduler
-        self._cache = cache
         self._hooks = hooks
-        self._budget = budget
+        self._cache = cache
         self._segments = segments
         self._unsealed = [segment for segment in segments if segment.state != "SEALED"]
         self._active = segments[-1]
@@ -88,15 +76,23 @@ class RangeLog(RangeReader):
         self._round: FlushRound | None = None
         self._flusher = GroupFlusher(scheduler, self, config.flush_linger_ms)
         self._roller = Roller(disk, scheduler, self, hooks.publish)
-        self._checkpointer = checkpoint.Checkpointer(disk, directory)
+        self._checkpointer = checkpoint.Checkpointer(disk, identity.directory)
         self._checkpointer.position = self._active.end
-        self._roll_at = config.segment_bytes
+        self._roll_at = HEADER_BLOCK_BYTES + config.segment_bytes
 
     # What there is.
 
     @property
     def state(self) -> State:
         return self._state
+
+    @property
+    def directory(self) -> str:
+        return self.identity.directory
+
+    @property
+    def term(self) -> int:
+        return self.identity.term
 
     @property
     def failure(self) -> KafkaError | None:
@@ -169,7 +165,7 @@ class RangeLog(RangeReader):
             self._reserve(segment.end + self._queued_bytes + entry_size)
         base_offset = log.end_offset
         end_offset = base_offset + header.last_offset_delta + 1
-        prefix, rest = assign(batch, base_offset, self.term)
+        prefix, rest = assign(batch, base_offset, self.identity.term)
         if has_producer:
             log.producers.update(header, base_offset, now_ms)
         log.end_offset = end_offset
@@ -206,7 +202,7 @@ class RangeLog(RangeReader):
         self._queue = {}
         self._queued_bytes = 0
         segment = self._active
-        framed = frame(segment, queue, self.term, self.config.run_bytes)
+        framed = frame(segment, queue, self.identity.term, self.config.run_bytes)
         try:
             segment.file().pwritev(framed.buffers, segment.end)
         except OSError as error:
@@ -283,16 +279,12 @@ class RangeLog(RangeReader):
     def create_child(self) -> Segment:
         return Segment.create(
             self._disk,
-            self.directory,
-            topic_id=self.topic_id,
-            segment_id=self._hooks.allocate_segment_id(),
-            first=self.first,
-            last=self.last,
-            term=self.term,
-            created_ms=self._scheduler.now_ms(),
-            parents=(self._active.segment_id,),
-            cache=self._cache,
-            config=self.config,
+            self.identity,
+            self._hooks.allocate_segment_id(),
+            (self._active.segment_id,),
+            self._scheduler.now_ms(),
+            self.config,
+            self._cache,
         )
 
     def switch_to(self, child: Segment) -> bytes:
@@ -308,7 +300,7 @@ class RangeLog(RangeReader):
         self._segments.append(child)
         self._unsealed.append(child)
         self._active = child
-        self._roll_at = self.config.segment_bytes
+        self._roll_at = HEADER_BLOCK_BYTES + self.config.segment_bytes
         self._checkpointer.position = child.end
         self.expire_producers()
         if parent.durable_end < parent.end:

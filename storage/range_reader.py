@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from storage import reader
+from storage import reader, timestamps
 from storage.format import CorruptLog
 from storage.layout import LogConfig
 from storage.partition import PartitionLog
@@ -106,6 +106,21 @@ class RangeReader:
         """
         self.check_readable()
         try:
-            return reader.offset_for_timestamp(self.partition(partition), timestamp_ms, limit_offset, skip)
+            return timestamps.offset_for_timestamp(
+                self.partition(partition), timestamp_ms, limit_offset, skip
+            )
+        except (OSError, CorruptLog) as error:
+            raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
+
+    def max_timestamp(
+        self, partition: int, limit_offset: int, skip: Skip | None = None
+    ) -> tuple[int, int] | None:
+        """(offset, timestamp) of the visible record below `limit_offset` with the largest timestamp, the
+        first of equal ones (ListOffsets, KIP-734). None where there is none. Raises as
+        `offset_for_timestamp`.
+        """
+        self.check_readable()
+        try:
+            return timestamps.max_timestamp(self.partition(partition), limit_offset, skip)
         except (OSError, CorruptLog) as error:
             raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error

@@ -9,7 +9,7 @@ anyway.
 from __future__ import annotations
 
 import struct
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
@@ -19,7 +19,6 @@ from storage.format import ENTRY_AND_BATCH, ENTRY_HEADER_BYTES, ENTRY_MAGIC, GUA
 from storage.partition import PartitionLog
 from wire.batch import TRANSACTIONAL_BIT
 from wire.errors import ErrorCode, KafkaError
-from wire.records import iterate_records
 
 Skip = Callable[[int, int], bool]
 """(producer id, base offset) of a transactional batch -> whether readers must not see it."""
@@ -221,30 +220,6 @@ def batch_at(log: PartitionLog, offset: int) -> StoredBatchMeta | None:
         return None
     for batch in walk(log, offset, log.high_watermark, 0):
         return batch.meta if batch.base_offset <= offset else None
-    return None
-
-
-def offset_for_timestamp(
-    log: PartitionLog, timestamp_ms: int, limit_offset: int, skip: Skip | None
-) -> tuple[int, int] | None:
-    """See `RangeLog.offset_for_timestamp`."""
-    assert limit_offset <= log.high_watermark, "a look-up may not pass the high watermark"
-    for index in log.indexes:
-        if index.max_timestamp < timestamp_ms or index.end_offset <= log.log_start_offset:
-            continue
-        if index.start_offset >= limit_offset:
-            return None
-        index.segment.load(index)
-        run = bisect_left(index.timestamps, timestamp_ms)
-        start = max(index.bases[run], log.log_start_offset)
-        for batch in walk(log, start, min(limit_offset, index.end_offset), SMALLEST_EXTENT_BYTES):
-            if batch.max_timestamp < timestamp_ms:
-                continue
-            if skip is not None and batch.is_transactional and skip(batch.producer_id, batch.base_offset):
-                continue
-            for record in iterate_records(batch.data):
-                if record.timestamp >= timestamp_ms and record.offset >= log.log_start_offset:
-                    return record.offset, record.timestamp
     return None
 
 

@@ -21,7 +21,7 @@ from storage.clock import Scheduler
 from storage.disk import Disk
 from storage.files import ancestors, delete_files, remove_orphans, start_dir_chain
 from storage.format import CorruptLog
-from storage.layout import LogConfig, Publish, RangeHooks, SegmentInfo
+from storage.layout import LogConfig, Publish, RangeHooks, RangeIdentity, SegmentInfo
 from storage.partition import PartitionLog
 from storage.producers import ProducerBudget, ProducerStates
 from storage.range_log import RangeLog
@@ -37,7 +37,7 @@ class Recovery(ChainScan):
     def mend(self) -> None:
         """Cut, flush, seal, clean up. A crash anywhere in here leaves files that the next start judges
         alike."""
-        for found in reversed(self.found):
+        for found in self.found:
             self._cut(found)
         for found in self.found[:-1]:
             if found.segment.state != "SEALED":
@@ -49,8 +49,8 @@ class Recovery(ChainScan):
         self.report.orphans_removed = remove_orphans(self.disk, self.directory, listed, unsealed)
 
     def _cut(self, found: Found) -> None:
-        """Throw away what is torn and flush the rest. Children first: a parent that is sealed at its cut
-        would make a gap towards its child look like damage."""
+        """Throw away what is torn and flush the rest. All of it before any sealing: a parent sealed at its
+        cut would make the gap towards a child that is not cut yet look like damage."""
         segment = found.segment
         if segment.state == "SEALED":
             if found.info.state != "SEALED":
@@ -118,7 +118,8 @@ def open_range(
         raise ValueError("a range has at least one segment")
     config = config or LogConfig()
     cache = cache or SegmentCache()
-    opening = Recovery(disk, directory, topic_id, first, last, term, config, cache, scheduler.now_ms())
+    identity = RangeIdentity(directory, topic_id, first, last, term)
+    opening = Recovery(disk, identity, config, cache, scheduler.now_ms())
     try:
         opening.look(segments)
         if opening.found[-1].segment.state == "SEALED":
@@ -129,21 +130,8 @@ def open_range(
         opening.close()
         raise
     hooks = RangeHooks(allocate_segment_id, publish, on_progress, on_sealed, on_failed)
-    log = RangeLog(
-        disk=disk,
-        scheduler=scheduler,
-        directory=directory,
-        topic_id=topic_id,
-        first=first,
-        last=last,
-        term=term,
-        config=config,
-        cache=cache,
-        segments=[found.segment for found in opening.found],
-        partitions=opening.partitions,
-        budget=opening.budget,
-        hooks=hooks,
-    )
+    chain = [found.segment for found in opening.found]
+    log = RangeLog(disk, scheduler, identity, hooks, config, cache, chain, opening.partitions)
     if on_sealed is not None:
         for found in opening.found:
             if found.segment.state == "SEALED" and found.info.state != "SEALED":
@@ -194,21 +182,10 @@ def create_range(
     """
     config = config or LogConfig()
     cache = cache or SegmentCache()
+    identity = RangeIdentity(directory, topic_id, first, last, term)
     try:
         disk.make_dir(directory)
-        segment = Segment.create(
-            disk,
-            directory,
-            topic_id=topic_id,
-            segment_id=segment_id,
-            first=first,
-            last=last,
-            term=term,
-            created_ms=scheduler.now_ms(),
-            parents=(),
-            cache=cache,
-            config=config,
-        )
+        segment = Segment.create(disk, identity, segment_id, (), scheduler.now_ms(), config, cache)
     except OSError as error:
         scheduler.call_soon(done, None, error)
         return
@@ -234,21 +211,8 @@ def create_range(
                 delete_files(disk, directory)
             done(None, errors[0])
             return
-        log = RangeLog(
-            disk=disk,
-            scheduler=scheduler,
-            directory=directory,
-            topic_id=topic_id,
-            first=first,
-            last=last,
-            term=term,
-            config=config,
-            cache=cache,
-            segments=[segment],
-            partitions=partitions,
-            budget=budget,
-            hooks=RangeHooks(allocate_segment_id, publish, on_progress, on_sealed, on_failed),
-        )
+        hooks = RangeHooks(allocate_segment_id, publish, on_progress, on_sealed, on_failed)
+        log = RangeLog(disk, scheduler, identity, hooks, config, cache, [segment], partitions)
         done(log, None)
 
     awaited = 1 + len(ancestors(directory))

@@ -46,8 +46,10 @@ RETRY_FRACTION: Final = 8
 class Rolled(Protocol):
     """What the roller needs of its range log."""
 
-    directory: str
     config: LogConfig
+
+    @property
+    def directory(self) -> str: ...
 
     @property
     def active(self) -> Segment: ...

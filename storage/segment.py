@@ -6,7 +6,6 @@ reserved space reads as zeros; nothing is appended after `seal`; a footer is bel
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, Literal
 
@@ -31,7 +30,7 @@ from storage.format import (
     unpack,
 )
 from storage.index import BYTES_PER_RUN, PartitionIndex
-from storage.layout import LogConfig
+from storage.layout import LogConfig, RangeIdentity
 
 State = Literal["WRITABLE", "FULL", "SEALED"]
 
@@ -98,25 +97,28 @@ class Segment:
     def create(
         cls,
         disk: Disk,
-        directory: str,
-        *,
-        topic_id: uuid.UUID,
+        identity: RangeIdentity,
         segment_id: int,
-        first: int,
-        last: int,
-        term: int,
-        created_ms: int,
         parents: tuple[int, ...],
-        cache: SegmentCache,
+        created_ms: int,
         config: LogConfig,
+        cache: SegmentCache,
     ) -> Segment:
         """Make the file and write its header block; the caller flushes the file and the folder before it
         counts.
 
         Raises OSError; what was made of the file is removed then.
         """
-        path = f"{directory}/{segment_name(segment_id)}"
-        block = encode_header_block(topic_id, segment_id, first, last, term, created_ms, parents)
+        path = f"{identity.directory}/{segment_name(segment_id)}"
+        block = encode_header_block(
+            identity.topic_id,
+            segment_id,
+            identity.first,
+            identity.last,
+            identity.term,
+            created_ms,
+            parents,
+        )
         file = disk.open(path, create=True)
         try:
             file.allocate(0, HEADER_BLOCK_BYTES + config.preallocate_first_bytes)

@@ -15,6 +15,10 @@ from txn.transaction import LastEnd, Transaction, TransactionalId
 from wire.errors import ErrorCode, KafkaError
 
 
+MAX_NAME_BYTES = 4_000
+"""The longest transactional id: it is part of a key in the metadata store."""
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """What InitProducerId and EndTxn answer: the producer id and epoch to go on with."""
@@ -172,8 +176,8 @@ class Identities:
             reply(unavailable(failure))
 
     def _check(self, name: str, timeout_ms: int) -> None:
-        if name == "":
-            raise KafkaError(ErrorCode.invalid_request, "an empty transactional id")
+        if not 0 < len(name.encode()) <= MAX_NAME_BYTES:
+            raise KafkaError(ErrorCode.invalid_request, f"a transactional id has 1 to {MAX_NAME_BYTES} bytes")
         if not 0 < timeout_ms <= self._max_timeout_ms:
             raise KafkaError(
                 ErrorCode.invalid_transaction_timeout,

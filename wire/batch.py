@@ -188,10 +188,11 @@ def check_crc(batch: Buffer, header: BatchHeader) -> None:
 def validate_produced(records: Buffer | None, *, allow_zstd: bool = True) -> BatchHeader:
     """Check the records of one partition in a Produce request and return the header of their one batch.
 
-    Raises KafkaError with Kafka's codes: INVALID_RECORD (no batch, several, an old format, counts that
-    do not agree, a control batch, a producer id without epoch or sequence), CORRUPT_MESSAGE (truncated, CRC),
-    INVALID_TIMESTAMP (a client may not claim log append time), UNSUPPORTED_COMPRESSION_TYPE (an unknown one,
-    or zstd where `allow_zstd` is false: Produce below version 7).
+    Raises KafkaError with Kafka's codes: INVALID_RECORD (no batch, several, counts that do not agree, a
+    control batch, a producer id without epoch or sequence), CORRUPT_MESSAGE (truncated, CRC), INVALID_TIMESTAMP
+    (a client may not claim log append time), UNSUPPORTED_COMPRESSION_TYPE (an unknown one, or zstd where
+    `allow_zstd` is false: Produce below version 7). An old format is UNSUPPORTED_FOR_MESSAGE_FORMAT, which
+    tells more than Kafka's INVALID_RECORD.
     """
     if records is None:
         raise _invalid("no record batch")
@@ -199,12 +200,7 @@ def validate_produced(records: Buffer | None, *, allow_zstd: bool = True) -> Bat
     size = len(view)
     if size == 0:
         raise _invalid("no record batch")
-    try:
-        header = parse_header(view)
-    except KafkaError as error:
-        if error.code is ErrorCode.unsupported_for_message_format:
-            raise _invalid("only record batches of format 2 can be produced") from None
-        raise
+    header = parse_header(view)
     (
         _,
         size_bytes,

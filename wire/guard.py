@@ -83,9 +83,14 @@ def guard_for(entity: EntityClass) -> Guard:
             position = walk(body, 0, state)
         except (IndexError, VarintTooLong, struct.error):
             raise MalformedRequest(f"{name} is malformed") from None
-        if position != len(body):
+        if position > len(body):
             raise MalformedRequest(f"{name} takes {position} bytes, {len(body)} are there")
-        return _without_cuts(body, state.cuts) if state.cuts else body
+        if state.cuts:
+            body = _without_cuts(body[:position], state.cuts)
+        elif position < len(body):
+            # As Kafka does: librdkafka 2.16 puts three bytes too many behind its Metadata v13.
+            body = body[:position]
+        return body
 
     return guard
 

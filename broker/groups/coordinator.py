@@ -75,11 +75,14 @@ class GroupCoordinator:
                     rebalancer.prepare(group)
 
     def next_deadline(self) -> int | None:
-        """When `tick` has something to do next; None while nothing is waited for."""
+        """When to call `tick` next: nothing ends earlier, maybe later. None while nothing is waited for."""
         return self._rebalancer.deadlines.next_ms()
 
     def tick(self, now_ms: int) -> None:
-        """End what has run out: sessions, joins, syncs, handed-out ids."""
+        """End what has run out: sessions, joins, syncs, handed-out ids.
+
+        The work of one call is bounded; `next_deadline` is not after `now_ms` where another call is needed.
+        """
         with self._outbox:
             self._advance(now_ms)
             self._rebalancer.deadlines.tick(self._rebalancer.now_ms)

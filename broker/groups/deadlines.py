@@ -1,14 +1,17 @@
 """Deadlines that move far more often than they fire.
 
-Guarantee: `tick` fires every deadline that is due, earliest first, and none that was cancelled or moved
-past now. Moving a deadline later, which is what each heartbeat does, is one assignment and no heap
-operation; so ten thousand members that live cost nothing per tick.
+Guarantee: `tick` fires what is due, earliest first, and nothing that was cancelled or moved past now. Moving a
+deadline later, which is what each heartbeat does, is one assignment and no heap operation, and `tick` looks only
+at entries whose time has come: ten thousand members that live cost nothing per tick.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
+
+WORK_PER_TICK = 250
+"""Entries that one tick handles at most: after a restart all sessions are set to the same moment."""
 
 
 class Deadline:
@@ -19,7 +22,7 @@ class Deadline:
     def __init__(self, fire: Callable[[int], None]) -> None:
         self.fire = fire
         self._due_ms: int | None = None
-        # The time of this deadline's one valid heap entry; never later than the due time.
+        # The time of this deadline's valid heap entry; never later than the due time.
         self._armed_ms: int | None = None
 
     @property
@@ -29,7 +32,7 @@ class Deadline:
 
 
 class Deadlines:
-    """A heap of deadlines, lazily kept: an entry is looked at only when its time has come."""
+    """A heap of deadlines, lazily kept."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Deadline]] = []
@@ -55,36 +58,46 @@ class Deadlines:
             self._live -= 1
 
     def next_ms(self) -> int | None:
-        """When the earliest deadline is due; None when none is set."""
+        """When to `tick` next: no deadline is due earlier, though some that moved may be later. None: never."""
         heap = self._heap
         while heap:
             at_ms, _, deadline = heap[0]
-            if deadline._armed_ms != at_ms:  # an earlier setting of this deadline overtook the entry
-                heappop(heap)
-            elif deadline._due_ms is None:
-                heappop(heap)
-                deadline._armed_ms = None
-            elif deadline._due_ms > at_ms:
-                heappop(heap)
-                self._arm(deadline, deadline._due_ms)
-            else:
+            if deadline._armed_ms == at_ms and deadline._due_ms is not None:
                 return at_ms
+            self._drop_first()
         return None
 
     def tick(self, now_ms: int) -> None:
-        """Fire what is due at `now_ms`, including what firing sets at or before it."""
-        while (next_ms := self.next_ms()) is not None and next_ms <= now_ms:
-            _, _, deadline = heappop(self._heap)
-            deadline._armed_ms = deadline._due_ms = None
-            self._live -= 1
-            deadline.fire(now_ms)
+        """Fire what is due at `now_ms`, including what firing sets at or before it.
+
+        The work is bounded: where more is due than one call may do, `next_ms` is not after `now_ms` afterwards.
+        """
+        heap = self._heap
+        for _ in range(WORK_PER_TICK):
+            if not heap or heap[0][0] > now_ms:
+                break
+            at_ms, deadline = self._drop_first()
+            due_ms = deadline._due_ms
+            if due_ms is None or deadline._armed_ms is not None:
+                continue  # cancelled, or overtaken by an earlier setting of the same deadline
+            if due_ms > at_ms:
+                self._arm(deadline, due_ms)
+            else:
+                deadline._due_ms = None
+                self._live -= 1
+                deadline.fire(now_ms)
+
+    def _drop_first(self) -> tuple[int, Deadline]:
+        at_ms, _, deadline = heappop(self._heap)
+        if deadline._armed_ms == at_ms:
+            deadline._armed_ms = None
+        return at_ms, deadline
 
     def _arm(self, deadline: Deadline, at_ms: int) -> None:
         deadline._armed_ms = at_ms
         self._sequence += 1
         heappush(self._heap, (at_ms, self._sequence, deadline))
-        # Cancelled and overtaken entries stay until their time; clients that come and go must not pile them
-        # up.
+        # Cancelled and overtaken entries stay until their time; clients that come and go must not pile them up.
         if len(self._heap) > 64 + 4 * self._live:
             self._sweep()
 
@@ -99,4 +112,4 @@ class Deadlines:
             else:
                 kept.append(entry)
         heapify(kept)
-        self._heap[:] = kept  # in place: next_ms holds on to the list
+        self._heap[:] = kept  # in place: tick and next_ms hold on to the list

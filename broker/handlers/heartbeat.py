@@ -16,7 +16,7 @@ def handle(node: Node, call: Call, request: Any) -> None:
         request.generation_id,
         request.member_id,
         getattr(request, "group_instance_id", None),
-        node.scheduler.now_ms(),
+        node.scheduler.monotonic_ms(),
     )
     call.answer(error_code=code)
     node.arm_group_timer()

@@ -55,7 +55,7 @@ def handle(node: Node, call: Call, request: Any) -> None:
             require_known_member_id=call.version >= KNOWN_MEMBER_VERSION,
             can_skip_assignment=call.version >= SKIP_ASSIGNMENT_VERSION,
         ),
-        node.scheduler.now_ms(),
+        node.scheduler.monotonic_ms(),
         reply,
     )
     node.arm_group_timer()

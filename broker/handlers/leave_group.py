@@ -22,7 +22,7 @@ def handle(node: Node, call: Call, request: Any) -> None:
             for one in request.members
         ]
     result = node.groups.leave(
-        LeaveRequest(group_id=request.group_id, members=members), node.scheduler.now_ms()
+        LeaveRequest(group_id=request.group_id, members=members), node.scheduler.monotonic_ms()
     )
     if call.version < BATCHED_VERSION:
         call.answer(error_code=result.single_error)

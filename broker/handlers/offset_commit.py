@@ -23,7 +23,7 @@ def handle(node: Node, call: Call, request: Any) -> None:
         generation,
         request.member_id,
         getattr(request, "group_instance_id", None),
-        now_ms=node.scheduler.now_ms(),
+        now_ms=node.scheduler.monotonic_ms(),
         transactional=False,
     )
     node.arm_group_timer()

@@ -13,7 +13,7 @@ from broker.topics import Topic
 from storage.range_log import RangeLog
 from txn.coordinator import Coordinator
 from txn.partition import Partition
-from wire.batch import COMPRESSION_ZSTD, validate_produced
+from wire.batch import validate_produced
 from wire.errors import ErrorCode, KafkaError
 from wire.produce_codec import ProducePartitionResult, ProduceTopicResult, encode_produce_response
 
@@ -76,18 +76,17 @@ def _append(
         partition = node.topics.partition(topic, part.index)
         assert topic is not None
         records = part.records
-        header = validate_produced(records)
+        header = validate_produced(records, allow_zstd=call.version >= ZSTD_VERSION)
         if header.size_bytes > topic.max_message_bytes:
             raise KafkaError(
                 ErrorCode.message_too_large,
                 f"a batch of {header.size_bytes} bytes; {partition} takes {topic.max_message_bytes}",
             )
-        if header.compression == COMPRESSION_ZSTD and call.version < ZSTD_VERSION:
-            raise KafkaError(ErrorCode.unsupported_compression_type, "zstd needs Produce version 7")
         log = partition.log
         if not header.is_transactional:
             appended = log.append(partition.index, header, records)
-            state.durable_at[log] = appended.lsn
+            # A duplicate may be durable long since; what else this request wrote to the log is not.
+            state.durable_at[log] = max(appended.lsn, state.durable_at.get(log, 0))
             return _accepted(partition, appended.base_offset)
         implicit = call.version >= IMPLICIT_ADD_VERSION
         transaction = node.coordinator.admit_write(

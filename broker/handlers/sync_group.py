@@ -33,7 +33,7 @@ def handle(node: Node, call: Call, request: Any) -> None:
             require_protocol=call.version >= PROTOCOL_REQUIRED_VERSION,
             assignments=[(one.member_id, one.assignment) for one in request.assignments],
         ),
-        node.scheduler.now_ms(),
+        node.scheduler.monotonic_ms(),
         reply,
     )
     node.arm_group_timer()

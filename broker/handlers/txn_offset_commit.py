@@ -24,7 +24,7 @@ def handle(node: Node, call: Call, request: Any) -> None:
             request.generation_id,
             request.member_id,
             request.group_instance_id,
-            now_ms=node.scheduler.now_ms(),
+            now_ms=node.scheduler.monotonic_ms(),
             transactional=True,
         )
         node.arm_group_timer()

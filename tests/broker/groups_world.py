@@ -128,7 +128,6 @@ class World:
             self.now_ms = max(self.now_ms, due_ms)
             self.coordinator.tick(self.now_ms)
         self.now_ms = end_ms
-        self.coordinator.tick(end_ms)
 
     def advance_heartbeating(self, ms: int, *members: FakeMember) -> None:
         """Let time pass while these members live."""
@@ -231,9 +230,9 @@ class FakeMember:
         call = Call(self.world, f"join of {self.name}")
 
         def reply(result: JoinResult) -> None:
-            call(result)
             if call is self.last_join:
                 self._joined(result)
+            call(result)
 
         self.last_join = call
         self.world.coordinator.join(JoinRequest(**fields | changes), self.world.now_ms, reply)
@@ -270,9 +269,9 @@ class FakeMember:
         call = Call(self.world, f"sync of {self.name}")
 
         def reply(result: SyncResult) -> None:
-            call(result)
             if call is self.last_sync and result.error is ErrorCode.none:
                 self.assignment = result.assignment
+            call(result)
 
         self.last_sync = call
         self.world.coordinator.sync(SyncRequest(**fields | changes), self.world.now_ms, reply)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.groups.deadlines import Deadline, Deadlines
+from broker.groups.deadlines import WORK_PER_TICK, Deadline, Deadlines
 
 STEPS = st.lists(
     st.one_of(
@@ -42,7 +42,9 @@ def test_fires_what_a_plain_list_would_fire(steps: list[tuple[str, int, int]]) -
             for key in times:
                 del model[key]
         else:
-            assert deadlines.next_ms() == min(model.values(), default=None)
+            next_ms = deadlines.next_ms()
+            assert (next_ms is None) is (not model)
+            assert next_ms is None or next_ms <= min(model.values())
         assert len(deadlines) == len(model)
         assert {
             key: deadline.due_ms for key, deadline in enumerate(keys) if deadline.due_ms is not None
@@ -71,10 +73,25 @@ def test_moving_a_deadline_later_leaves_the_heap_alone() -> None:
     for session in sessions:
         deadlines.set(session, 10_000)
     pushed = deadlines._sequence
-    for now_ms in range(0, 3_000, 1_000):
+    for now_ms in range(0, 9_000, 1_000):
         for session in sessions:
             deadlines.set(session, now_ms + 10_000)
+        deadlines.tick(now_ms)
+        assert deadlines.next_ms() == 10_000
     assert deadlines._sequence == pushed
+
+
+def test_one_tick_does_a_bounded_amount_of_work() -> None:
+    deadlines = Deadlines()
+    fired: list[int] = []
+    for _ in range(2 * WORK_PER_TICK + 1):
+        deadlines.set(Deadline(fired.append), 10)
+    for left in (WORK_PER_TICK + 1, 1, 0):
+        assert deadlines.next_ms() == 10
+        deadlines.tick(10)
+        assert len(deadlines) == left
+    assert deadlines.next_ms() is None
+    assert fired == [10] * (2 * WORK_PER_TICK + 1)
 
 
 def test_clients_that_come_and_go_do_not_pile_up() -> None:

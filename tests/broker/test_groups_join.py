@@ -97,6 +97,15 @@ def test_a_member_without_a_common_protocol_is_refused_and_changes_nothing() -> 
     assert anna.heartbeat() is ErrorCode.none
 
 
+def test_a_protocol_that_only_some_members_have_is_not_common() -> None:
+    world = World()
+    anna = world.member("anna", protocols=(("range", b""), ("sticky", b"")))
+    ben = world.member("ben")
+    world.settle(anna, ben)
+    carl = world.member("carl", protocols=(("sticky", b""),))
+    assert carl.join().answer.error is ErrorCode.inconsistent_group_protocol
+
+
 def test_an_empty_group_takes_any_protocol() -> None:
     world = World()
     anna = world.member("anna")
@@ -221,6 +230,15 @@ class TestHandedOutIds:
         assert joining.answer.generation_id == 2
         assert ben.join_once().answer.error is ErrorCode.unknown_member_id
 
+    def test_the_last_member_does_not_wait_for_them_to_leave(self) -> None:
+        world = World()
+        anna, ben = world.members("anna", "ben")
+        world.settle(anna)
+        ben.join_once()
+        anna.leave()
+        assert world.state() is GroupState.EMPTY
+        assert ben.join_once().answer.generation_id == 3
+
     def test_a_group_of_nothing_else_does_not_stay(self) -> None:
         world = World()
         world.member("anna").join_once()
@@ -323,6 +341,13 @@ class TestLimits:
         assert anna.join().answer.error is ErrorCode.group_max_size_reached
         assert world.state() is GroupState.STABLE
         assert anna.heartbeat() is ErrorCode.none
+
+    def test_memory_that_a_member_has_already_counts_once(self) -> None:
+        world = World(max_memory_bytes=10_000)
+        anna = world.member("anna", protocols=(("range", bytes(6_000)),))
+        world.settle(anna)
+        anna.protocols = (("range", bytes(7_000)),)
+        assert anna.join().answer.error is ErrorCode.none
 
     def test_memory_is_given_back(self) -> None:
         world = World()

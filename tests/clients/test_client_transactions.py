@@ -78,12 +78,15 @@ def test_reader_gets_past_an_aborted_tail(
         transaction(producer, {partition: [b"no"] * 4}, commit=False)
     consumer = clients.consumer()
     consumer.assign([partition])
+    last = committed_before + 11
+    # A broker need not hurry to make aborted records durable, and shows no end beyond what is.
+    eventually(lambda: consumer.begin_and_end(partition)[1] > last, "the end of the aborted run")
     _, end = consumer.begin_and_end(partition)
     assert values(take_until(consumer, {partition: end})) == [b"kept"] * committed_before
 
     inside = clients.consumer()
     inside.assign([partition])
-    for start in (end - 1, end - 3, committed_before + 1):
+    for start in (last, last - 2, committed_before + 1):
         inside.seek(partition, start)
         assert take_until(inside, {partition: end}) == []
 
@@ -267,11 +270,11 @@ def test_commits_add_no_offsets(
     partitions = [(name, 0), (name, 1)]
     producer = clients.producer(transactional_id=unique("tx"))
     for number in range(20):
-        transaction(producer, {partitions[0]: [b"x"] * 3, partitions[number % 2]: [b"y"]})
+        transaction(producer, {partitions[0]: [b"x"] * 3, partitions[1]: [b"y"] * (number % 3)})
     consumer = clients.consumer(group=unique("group"))
     consumer.assign(partitions)
-    records = take(consumer, 80)
-    assert len(records) == 80
+    records = take(consumer, 79)
+    assert len(records) == 79
     ends = {}
     for partition in partitions:
         start, end = consumer.begin_and_end(partition)

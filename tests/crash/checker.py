@@ -85,6 +85,14 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
+class Unusable:
+    """A new producer could not be initialized with this transactional id, however patiently."""
+
+    producer: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class Seen:
     """A reader got a record while the history went on; `committed`: it read committed data only."""
 
@@ -128,7 +136,7 @@ class FinalOffset:
     error: str | None = None
 
 
-ClientEvent = Begun | Sent | PlainAcked | OffsetsSent | EndCalled | Ended | Seen
+ClientEvent = Begun | Sent | PlainAcked | OffsetsSent | EndCalled | Ended | Unusable | Seen
 Event = ClientEvent | FinalRead | FinalEnds | FinalOffset
 
 # ---- violations --------------------------------------------------------------------------------------------
@@ -147,6 +155,7 @@ RETRACTED = "what a reader saw is not there any more"
 BLOCKED = "the last stable offset stays behind the high watermark though nothing is open"
 UNREADABLE = "a reader's position does not reach the end"
 MARKERS = "a partition has more offsets than records were sent to it"
+UNUSABLE = "a transactional id cannot be used any more"
 WRONG_OFFSET = "a group's committed offset is not that of its last committed transaction"
 
 
@@ -188,6 +197,7 @@ class _History:
         self.sent: dict[str, tuple[int, Sent]] = {}
         self.sent_count: Counter[Partition] = Counter()
         self.plain_acked: list[str] = []
+        self.unusable: list[Unusable] = []
         self.seen: list[Seen] = []
         self.reads: dict[tuple[Partition, bool], FinalRead] = {}
         self.ends: dict[Partition, FinalEnds] = {}
@@ -218,6 +228,8 @@ class _History:
                 txn.commit_unanswered |= event.commit and event.outcome == "unknown"
                 txn.commit_acked |= event.commit and event.outcome == "acked"
                 txn.abort_acked |= not event.commit and event.outcome == "acked"
+            case Unusable():
+                self.unusable.append(event)
             case Seen():
                 self.seen.append(event)
             case FinalRead():
@@ -256,6 +268,7 @@ def _check_transactions(history: _History, visible: set[str], found: list[Violat
             found.append(Violation(ABORTED_VISIBLE, f"{name}: {_values(there)} of {len(txn.sent)}"))
         elif txn.fate == "either" and there and missing:
             found.append(Violation(TORN, f"{name}: {_values(there)} there, {_values(missing)} missing"))
+    found.extend(Violation(UNUSABLE, f"{u.producer}: {u.error}") for u in history.unusable)
     found.extend(Violation(LOST_PLAIN, v) for v in history.plain_acked if v not in visible)
 
 

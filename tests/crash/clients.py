@@ -177,9 +177,12 @@ class KafkaPythonProducer:
         except kafka_errors.KafkaTimeoutError as error:
             raise Again(type(error).__name__) from error
         except kafka_errors.KafkaError as error:
-            manager = self._producer._transaction_manager
-            kind = Lost if manager is None or manager.has_fatal_error() else MustAbort
+            kind = Lost if self._manager.has_fatal_error() else MustAbort
             raise kind(type(error).__name__) from error
+
+    @property
+    def _manager(self) -> Any:
+        return self._producer._transaction_manager
 
     def init(self) -> None:
         self._call(self._producer.init_transactions)
@@ -192,15 +195,23 @@ class KafkaPythonProducer:
         with contextlib.suppress(kafka_errors.KafkaError):
             self._producer.send(topic, value, partition=partition)
 
+    def _wait(self, start: Callable[..., Any], *args: Any) -> None:
+        """What commit_transaction and its like do, but not for ever: kafka-python 3.0 loses a request for
+        good when its connection breaks at the wrong moment."""
+        result = start(*args)
+        self._producer._sender.wakeup()
+        if not result.wait(timeout_ms=3 * CALL_TIMEOUT_S * 1000):
+            raise Lost("no end of waiting")
+
     def send_offset(self, group: str, topic: str, partition: int, offset: int) -> None:
         offsets = {KafkaPythonPartition(topic, partition): OffsetAndMetadata(offset, "", -1)}
-        self._call(self._producer.send_offsets_to_transaction, offsets, group)
+        self._call(self._wait, self._manager.send_offsets_to_transaction, offsets, group)
 
     def commit(self) -> None:
-        self._call(self._producer.commit_transaction)
+        self._call(self._wait, self._manager.begin_commit)
 
     def abort(self) -> None:
-        self._call(self._producer.abort_transaction)
+        self._call(self._wait, self._manager.begin_abort)
 
     def close(self) -> None:
         # close() alone first waits for what is open.

@@ -5,8 +5,10 @@ add a group's offset, some abort, some walk away in the middle; after a crash so
 with the same transactional id, as a restarted application does. One plain idempotent producer goes beside.
 """
 
+import contextlib
 import itertools
 import random
+import sys
 import threading
 import time
 import traceback
@@ -24,6 +26,7 @@ from tests.crash.checker import (
     OffsetsSent,
     PlainAcked,
     Sent,
+    Unusable,
 )
 from tests.crash.clients import (
     RDKAFKA,
@@ -40,7 +43,7 @@ TOPICS = ("crash-a", "crash-b")
 PARTITIONS = 3
 INPUT_TOPIC = "crash-input"
 GROUP = "crash-group"
-PATIENCE_S = 30.0
+PATIENCE_S = 15.0
 
 ProducerFactory = Callable[[str, str], TransactionalProducer]
 
@@ -84,16 +87,19 @@ class Load:
     def pause(self) -> None:
         """Returns when no transaction is open and nothing is being sent, except what was walked away from."""
         self._running.clear()
-        deadline = time.monotonic() + 2 * PATIENCE_S
+        deadline = time.monotonic() + 6 * PATIENCE_S
         for worker in self.workers:
             if not worker.idle.wait(max(0.0, deadline - time.monotonic())):
-                raise AssertionError(f"{worker.name} does not come to rest: {self.report()}")
+                frame = sys._current_frames().get(worker.ident or 0)
+                stack = "".join(traceback.format_stack(frame)) if frame else ""
+                raise AssertionError(f"{worker.name} does not come to rest:\n{self.report()}\n{stack}")
         self._raise_failures()
 
     def fence(self) -> None:
         """While paused: begins anew with each transactional id, which ends what was walked away from."""
         for worker in self.transactional:
-            worker.begin_anew()
+            with contextlib.suppress(Stuck):
+                worker.begin_anew()
         self._raise_failures()
 
     def resume(self) -> None:
@@ -129,6 +135,10 @@ class Load:
             raise AssertionError("the load itself failed:\n" + "\n".join(self.failures))
 
 
+class Stuck(Exception):
+    """The worker's transactional id cannot be used any more: it is in the history, and the worker ends."""
+
+
 class Worker(threading.Thread):
     """Repeats step() until the load stops."""
 
@@ -145,6 +155,8 @@ class Worker(threading.Thread):
                 time.sleep(self.rng.uniform(0, 0.006))
                 self.before_rest()
                 self.load.wait_while_paused(self.idle)
+        except Stuck:
+            pass
         except Exception:
             self.load.failures.append(f"{self.name}: {traceback.format_exc()}")
             raise
@@ -282,10 +294,11 @@ class TransactionalWorker(Worker):
             client = self.factory(self.load.address, self.name)
             try:
                 self.patiently("init", client.init)
-            except ClientError:
+            except ClientError as error:
                 client.close()
                 if time.monotonic() > deadline:
-                    raise
+                    self.load.events.append(Unusable(self.name, error.name))
+                    raise Stuck from error
             else:
                 self.client = client
         self.count(f"new producers {self.client.library}")

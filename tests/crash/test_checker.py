@@ -14,6 +14,7 @@ from tests.crash.checker import (
     PlainAcked,
     Seen,
     Sent,
+    Unusable,
     check,
 )
 
@@ -123,6 +124,7 @@ def test_a_commit_without_any_answer_may_be_either():
         (checker.BLOCKED, [*plain("a0"), *final(0, "a0", stable=1, end=2, position=2)]),
         (checker.UNREADABLE, [*plain("a0"), *final(0, "a0", None, position=1)]),
         (checker.UNREADABLE, [*final(0, None, position=0, committed=False)]),
+        (checker.UNUSABLE, [Unusable("p", "CONCURRENT_TRANSACTIONS")]),
         (checker.WRONG_OFFSET, [*txn(1, "commit", offset=5), FinalOffset("g", "in", 0, None)]),
         (
             checker.WRONG_OFFSET,

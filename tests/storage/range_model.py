@@ -6,6 +6,7 @@ what a log gives back, after any crash, with that alone.
 
 from __future__ import annotations
 
+import copy
 import random
 import uuid
 from collections.abc import Callable, Iterable
@@ -244,7 +245,7 @@ class Owner:
                 values = [
                     rng.randbytes(rng.choice((0, 5, 40, 40, 300))) for _ in range(rng.choice((1, 1, 2, 5)))
                 ]
-                producer_id = rng.choice((-1, 7, 8, 9))
+                producer_id = rng.choice((-1, 7, 8, 9, rng.randrange(100, 160)))
                 transactional = producer_id == 9
                 appended = self.append(
                     partition,
@@ -271,6 +272,17 @@ class Owner:
         self.check_read(partition, offset, log.high_watermark, self.random.choice((1, 300, 2000)))
 
     # Crashes.
+
+    def fork(self, seed: int) -> Owner:
+        """The same owner at the same point, to try another fate of the same disk on."""
+        other = copy.copy(self)
+        other.random = random.Random(seed)
+        other.layout = list(self.layout)
+        other.batches = [[copy.copy(batch) for batch in batches] for batches in self.batches]
+        other.promised = list(self.promised)
+        other.sequences = dict(self.sequences)
+        other.publishing = list(self.publishing)
+        return other
 
     def power_cut(self, seed: int, *, keep: str = "random") -> None:
         self._end_of_life(self.disk.crash(seed, keep=keep))

@@ -44,6 +44,9 @@ class SimScheduler:
     def now_ms(self) -> int:
         return int(self._now_ms)
 
+    def monotonic_ms(self) -> int:
+        return int(self._now_ms)
+
     def call_soon(self, callback: Callable[..., Any], *args: Any) -> None:
         self._ready.append((callback, args))
 

@@ -11,6 +11,8 @@ import pytest
 from metastore_model import Pair, random_ops
 from support.sim_disk import PowerCut
 
+from txn.metastore import Put
+
 BATCHES = 80
 
 
@@ -84,16 +86,22 @@ def test_power_cut_with_one_kind_of_loss(keep: str) -> None:
         pair.open()
 
 
-def test_a_second_power_cut_at_every_operation_of_the_recovery() -> None:
+@pytest.mark.parametrize("killed", [False, True], ids=["after a power cut", "after a kill"])
+def test_a_power_cut_at_every_operation_of_the_recovery(killed: bool) -> None:
     seed = 5
     recoveries = 0
-    for at in range(1, count_changes(seed) + 1, 5):
+    for at in range(1, count_changes(seed) + 1, 7):
         for second in range(1, 40):
             pair = Pair(seed)
             pair.disk.stop_after(at)
             with pytest.raises(PowerCut):
                 serve(pair, seed)
-            pair.crash(at)
+            if killed:
+                durable_lsn = pair.durable_lsn
+                pair.kill()
+                pair.durable_lsn = durable_lsn
+            else:
+                pair.crash(at)
             pair.disk.stop_after(second)
             try:
                 pair.open()
@@ -109,14 +117,16 @@ def test_a_second_power_cut_at_every_operation_of_the_recovery() -> None:
 def test_a_killed_process_loses_nothing_written_not_even_to_a_later_power_cut() -> None:
     """Recovery flushes what the killed process wrote and renamed before it relies on it."""
     seed = 6
-    for at in range(1, count_changes(seed) + 1, 2):
+    for at in range(1, count_changes(seed) + 1):
         pair = Pair(seed)
         pair.disk.stop_after(at)
         with pytest.raises(PowerCut):
             serve(pair, seed)
         pair.kill()
         pair.open()
-        pair.durable_lsn = pair.model.lsn
+        pair.wait_durable(pair.apply([Put("/more", at)]))
+        pair.scheduler.advance(4)
+        assert pair.durable_lsn == pair.model.lsn
         pair.crash(at, keep="none")
         pair.open()
         assert pair.report.torn is None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable
 
 import pytest
-from support.sim_disk import SimDisk
+from support.sim_disk import PowerCut, SimDisk
 from support.sim_loop import SimScheduler
 
 from txn.metastore import (
@@ -290,6 +291,41 @@ class TestSeveralFiles:
         again, report = open_store(disk)
         assert report.torn is None
         assert again.lsn == store.lsn
+
+    def test_a_power_cut_while_the_files_after_a_torn_end_are_removed(self) -> None:
+        """Whatever part of the removals survives, the next start comes to the same end."""
+        for stop in range(1, 20):
+            for seed in range(25):
+                disk = self.make(durable=False)
+                path = "m/log-0000000001"
+                at = self.last_frame(disk, path)
+                disk.overwrite(path, at + 50, b"\xff")
+                for name in disk.list("m"):
+                    disk.replace(f"m/{name}", disk.content(f"m/{name}"))
+                disk.stop_after(stop)
+                with contextlib.suppress(PowerCut):
+                    open_store(disk)
+                disk = disk.crash(seed, scheduler=SimScheduler())
+                store, _ = open_store(disk)
+                assert store.lsn == len(store) > 0
+                assert disk.list("m") == ["log-0000000001"]
+
+    def test_a_damaged_mark_at_the_end_of_a_file_hides_nothing(self) -> None:
+        disk = SimDisk(SimScheduler())
+        store, _ = open_store(disk, Options(allocate_bytes=4096, snapshot_log_bytes=1230))
+        disk.fail("write", "snapshot", times=9)
+        for number in range(12):  # each 102 bytes long: the mark is what makes the log long enough
+            store.apply([Put(f"/{number:03d}", "x" * 50)])
+            disk.scheduler.advance(50)
+        disk.scheduler.run_until_idle()
+        assert disk.list("m") == ["log-0000000001", "log-0000000002"]
+        store.apply([Put("/more", 1)])
+        disk.scheduler.run_until_idle()
+        disk = disk.kill(SimScheduler())
+        disk.overwrite(LOG, self.last_frame(disk, LOG) + 20, b"\xff")
+        again, report = open_store(disk)
+        assert report.torn is None
+        assert again.lsn == len(again) == 13
 
     @pytest.mark.parametrize("number", [1, 2])
     def test_a_missing_file_is_refused(self, number: int) -> None:

@@ -167,7 +167,7 @@ def test_a_good_batch_passes() -> None:
         (build_batch(THREE) + b"x", ErrorCode.invalid_record),
         (build_batch(THREE)[:-1], ErrorCode.corrupt_message),
         (build_batch(THREE)[:-1] + b"x", ErrorCode.corrupt_message),
-        (changed(">b", 16, 1), ErrorCode.invalid_record),
+        (changed(">b", 16, 1), ErrorCode.unsupported_for_message_format),
         (changed(">i", 57, 2), ErrorCode.invalid_record),
         (changed(">i", 23, 3), ErrorCode.invalid_record),
         (build_batch([]), ErrorCode.invalid_record),
