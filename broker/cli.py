@@ -10,6 +10,7 @@ from typing import cast
 import click
 
 from broker.config import ConfigError, load
+from broker.group_commands import group_transactions
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -58,12 +59,14 @@ def serve(data: str | None, listen: str | None, config_file: str | None, verbose
         raise click.ClickException(str(error)) from error
 
 
+main.add_command(group_transactions)
+
+
 @main.command()
 @click.argument("directory", metavar="DIR")
 def check(directory: str) -> None:
     """Inspect a data folder without changing it; exits with 1 if something in it is damaged."""
     from storage.check import check_directory
-
     from storage.real_disk import RealDisk
 
     if not Path(directory).is_dir():

@@ -144,7 +144,7 @@ class Node:
             term=term,
             fence_term=fence_term,
         )
-        self.coordinator.restore(recovered.ids)
+        self.coordinator.restore(recovered.ids, recovered.groups)
         self.store.when_failed(lambda error: log.error("the metadata store has failed: %s", error))
         self.topics.forget_partition = self._forget_partition
         self.groups = self._open_groups()

@@ -1,14 +1,17 @@
 """Topic settings: names, types, defaults and what values are allowed (Kafka's topic configs).
 
-One table; a name that is not in it is refused, so that nobody believes in a setting that does nothing.
+One table. A name or a value that is not allowed here is refused, and the documentation of each setting says what
+the broker does with it: a setting that is kept for applications that send it, and has no effect, says so.
 """
 
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from broker.config import BrokerConfig
 from wire.errors import ErrorCode, KafkaError
 
 
@@ -28,21 +31,37 @@ class ConfigType(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One topic setting. `check` raises ValueError with the reason a value is refused."""
+    """One setting. `check` raises ValueError with the reason a value is refused."""
 
     name: str
     type: ConfigType
     default: str
-    documentation: str
     check: Callable[[str], None]
+    documentation: str
+    server_name: str | None = None
+    """Kafka's name for the broker's setting that is this one's default."""
+    field: str | None = None
+    """The field of `BrokerConfig` that is its default here; `default` where there is none."""
+
+    def default_of(self, config: BrokerConfig) -> str:
+        """What a topic has that sets nothing."""
+        return self.default if self.field is None else str(getattr(config, self.field))
+
+
+_WHOLE = re.compile(r"-?[0-9]{1,19}")
 
 
 def _number(low: int, high: int) -> Callable[[str], None]:
     def check(value: str) -> None:
-        if not low <= int(value) <= high:
-            raise ValueError(f"it must be between {low} and {high}")
+        if not _WHOLE.fullmatch(value) or not low <= int(value) <= high:
+            raise ValueError(f"it must be a whole number between {low} and {high}")
 
     return check
+
+
+def _fraction(value: str) -> None:
+    if not 0 <= float(value) <= 1:
+        raise ValueError("it must be between 0 and 1")
 
 
 def _one_of(*allowed: str) -> Callable[[str], None]:
@@ -65,50 +84,84 @@ def _list_of(*allowed: str) -> Callable[[str], None]:
 _I32 = (1 << 31) - 1
 _I64 = (1 << 63) - 1
 
+_BOOLEAN, _STRING, _INT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT
+_LONG, _DOUBLE, _LIST = ConfigType.LONG, ConfigType.DOUBLE, ConfigType.LIST
+
+_NOT_DELETED = "Kept and shown; data is not deleted by age or size yet."
+_NOT_COMPACTED = "Kept and shown; data is not compacted yet."
+_NO_EFFECT = "Kept and shown; it has no effect here: "
+
+_bool = _one_of("true", "false")
+
+# fmt: off
 _SETTINGS = (
-    Setting("cleanup.policy", ConfigType.LIST, "delete", "What happens to old data.", _list_of("delete")),
-    Setting(
-        "compression.type",
-        ConfigType.STRING,
-        "producer",
-        "Batches are kept as the producer compressed them.",
-        _one_of("producer"),
-    ),
-    Setting(
-        "max.message.bytes",
-        ConfigType.INT,
-        "1048588",
-        "The largest record batch that is taken, in bytes.",
-        _number(0, 100 << 20),
-    ),
-    Setting(
-        "message.timestamp.type",
-        ConfigType.STRING,
-        "CreateTime",
-        "Whose clock sets a record's timestamp.",
-        _one_of("CreateTime"),
-    ),
-    Setting(
-        "min.insync.replicas",
-        ConfigType.INT,
-        "1",
-        "Replicas that must have a write before acks=all is answered.",
-        _number(1, 1),
-    ),
-    Setting(
-        "segment.bytes",
-        ConfigType.INT,
-        str(1 << 30),
-        "The size at which a segment is sealed and the next one begins, in bytes.",
-        _number(1 << 16, _I32),
-    ),
-    Setting(
-        "retention.ms", ConfigType.LONG, "-1", "How long data is kept, in ms; -1: for ever.", _number(-1, -1)
-    ),
-    Setting(
-        "retention.bytes", ConfigType.LONG, "-1", "How much data is kept, in bytes; -1: all.", _number(-1, -1)
-    ),
+    Setting("cleanup.policy", _LIST, "delete", _list_of("delete", "compact"),
+            "What happens to old data: delete, compact, or both. Kept and shown; neither is done yet.",
+            "log.cleanup.policy"),
+    Setting("compression.gzip.level", _INT, "-1", _number(-1, 9),
+            _NO_EFFECT + "batches are kept as the producer compressed them.", "compression.gzip.level"),
+    Setting("compression.lz4.level", _INT, "9", _number(1, 17),
+            _NO_EFFECT + "batches are kept as the producer compressed them.", "compression.lz4.level"),
+    Setting("compression.type", _STRING, "producer", _one_of("producer"),
+            "Batches are kept as the producer compressed them.", "compression.type"),
+    Setting("compression.zstd.level", _INT, "3", _number(-131_072, 22),
+            _NO_EFFECT + "batches are kept as the producer compressed them.", "compression.zstd.level"),
+    Setting("delete.retention.ms", _LONG, "86400000", _number(0, _I64),
+            "How long the marks of deleted keys outlive a compaction, in ms. " + _NOT_COMPACTED,
+            "log.cleaner.delete.retention.ms"),
+    Setting("file.delete.delay.ms", _LONG, "0", _number(0, _I64),
+            _NO_EFFECT + "files of deleted topics are removed at once.", "log.segment.delete.delay.ms"),
+    Setting("flush.messages", _LONG, str(_I64), _number(1, _I64),
+            _NO_EFFECT + "what is written is flushed before it is acknowledged to acks=all, and within the broker's "
+            "flush.linger.ms otherwise.", "log.flush.interval.messages"),
+    Setting("flush.ms", _LONG, str(_I64), _number(0, _I64),
+            _NO_EFFECT + "what is written is flushed before it is acknowledged to acks=all, and within the broker's "
+            "flush.linger.ms otherwise.", "log.flush.interval.ms"),
+    Setting("index.interval.bytes", _INT, "4096", _number(0, _I32),
+            _NO_EFFECT + "the index has an entry per run of batches.", "log.index.interval.bytes"),
+    Setting("max.compaction.lag.ms", _LONG, str(_I64), _number(1, _I64),
+            "When a record must have been looked at by compaction, in ms. " + _NOT_COMPACTED,
+            "log.cleaner.max.compaction.lag.ms"),
+    Setting("max.message.bytes", _INT, "1048588", _number(0, 100 << 20),
+            "The largest record batch that is taken, in bytes.", "message.max.bytes", "message_max_bytes"),
+    Setting("message.timestamp.after.max.ms", _LONG, "3600000", _number(0, _I64),
+            "With CreateTime: how far ahead of the broker's clock the newest timestamp of a batch may be, in ms; "
+            "INVALID_TIMESTAMP beyond.", "log.message.timestamp.after.max.ms"),
+    Setting("message.timestamp.before.max.ms", _LONG, str(_I64), _number(0, _I64),
+            "With CreateTime: how far behind the broker's clock a record's timestamp may be, in ms; "
+            "INVALID_TIMESTAMP beyond. Once it is set, batches are decoded to be checked.",
+            "log.message.timestamp.before.max.ms"),
+    Setting("message.timestamp.type", _STRING, "CreateTime", _one_of("CreateTime", "LogAppendTime"),
+            "Whose clock sets a record's timestamp: the producer's, or the broker's when it appends.",
+            "log.message.timestamp.type"),
+    Setting("min.cleanable.dirty.ratio", _DOUBLE, "0.5", _fraction,
+            "Which part of a log must be uncompacted for a compaction to begin. " + _NOT_COMPACTED,
+            "log.cleaner.min.cleanable.ratio"),
+    Setting("min.compaction.lag.ms", _LONG, "0", _number(0, _I64),
+            "How long a record is left alone by compaction, in ms. " + _NOT_COMPACTED,
+            "log.cleaner.min.compaction.lag.ms"),
+    Setting("min.insync.replicas", _INT, "1", _number(1, 1),
+            "Replicas that must have a write before acks=all is answered.", "min.insync.replicas"),
+    Setting("preallocate", _BOOLEAN, "true", _bool,
+            _NO_EFFECT + "files grow in preallocated steps always.", "log.preallocate"),
+    Setting("remote.storage.enable", _BOOLEAN, "false", _one_of("false"), "There is no tiered storage."),
+    Setting("retention.bytes", _LONG, "-1", _number(-1, _I64),
+            "How much data of a partition is kept, in bytes; -1: all. " + _NOT_DELETED, "log.retention.bytes"),
+    Setting("retention.ms", _LONG, "-1", _number(-1, _I64),
+            "How long data is kept, in ms; -1: for ever. " + _NOT_DELETED, "log.retention.ms"),
+    Setting("segment.bytes", _INT, str(1 << 30), _number(1 << 16, _I32),
+            "The size at which a segment is sealed and the next one begins, in bytes.",
+            "log.segment.bytes", "segment_bytes"),
+    Setting("segment.index.bytes", _INT, "10485760", _number(4, _I32),
+            _NO_EFFECT + "an index lies in its segment's footer.", "log.index.size.max.bytes"),
+    Setting("segment.jitter.ms", _LONG, "0", _number(0, _I64),
+            _NO_EFFECT + "segments are sealed by size alone.", "log.roll.jitter.ms"),
+    Setting("segment.ms", _LONG, str(_I64), _number(1, _I64),
+            _NO_EFFECT + "segments are sealed by size alone.", "log.roll.ms"),
+    Setting("unclean.leader.election.enable", _BOOLEAN, "false", _bool,
+            _NO_EFFECT + "there is one replica.", "unclean.leader.election.enable"),
 )
+# fmt: on
 
 SETTINGS: Mapping[str, Setting] = {setting.name: setting for setting in _SETTINGS}
 
@@ -124,8 +177,15 @@ def check(name: str, value: str | None) -> str:
         raise KafkaError(ErrorCode.invalid_config, f"unknown topic setting {name!r}")
     if value is None:
         raise KafkaError(ErrorCode.invalid_config, f"{name} needs a value")
+    value = value.strip()
     try:
         setting.check(value)
     except ValueError as reason:
         raise KafkaError(ErrorCode.invalid_config, f"{name} = {value!r} is refused: {reason}") from reason
     return value
+
+
+def effective(config: Mapping[str, str], name: str, broker: BrokerConfig) -> str:
+    """What a topic with these settings has, its broker's defaults included."""
+    value = config.get(name)
+    return SETTINGS[name].default_of(broker) if value is None else value

@@ -14,6 +14,7 @@ NOTES = {
     "EndTxn": "from version 5 on transactions v2 (KIP-890)",
     "TxnOffsetCommit": "from version 5 on without AddOffsetsToTxn",
     "DescribeConfigs": "topics and the broker",
+    "SealogGroupTransaction": "sealog's own: many producers' transactions end as one (design, section 7)",
 }
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
+from uuid import UUID
 
 from storage.cache import SegmentCache
 from storage.chain_scan import ChainScan
 from storage.disk import Disk
 from storage.format import HEADER_BLOCK_BYTES, SEGMENT_SUFFIX, CorruptLog, parse_name
 from storage.index import PartitionIndex
-from storage.layout import LogConfig, RangeIdentity, SegmentInfo
+from storage.layout import LogConfig, RangeIdentity, SegmentInfo, chains
 from storage.scan import Scanner
 from storage.segment import Segment
 
@@ -173,7 +174,7 @@ def _compare_indexes(segment: Segment, rebuilt: dict[int, PartitionIndex]) -> No
             (index.start_offset, index.end_offset) != (found.start_offset, found.end_offset)
             or index.max_timestamp != found.max_timestamp
             or index.epochs != found.epochs
-            or sum(index.sizes) != sum(found.sizes)
+            or not index.size_bytes == sum(index.sizes) == found.size_bytes
             or any(places.get(base) != at for base, at in zip(index.bases, index.positions, strict=True))
         ):
             raise CorruptLog(
@@ -198,12 +199,18 @@ def _check_chain(disk: Disk, folder: str, names: list[str]) -> CorruptLog | None
         # Where a chain starts is the layout's to know; here the first offsets found are believed.
         parents = header.parents or (-1,)
         infos.append(SegmentInfo(parsed[0], header.first, header.last, state, parents))
-    first = min(info.first for info in infos)
-    last = max(info.last for info in infos)
-    identity = RangeIdentity(folder, header.topic_id, first, last, ANY_TERM)
+    for chain in chains(infos):
+        error = _judge_chain(disk, folder, header.topic_id, chain)
+        if error is not None:
+            return error
+    return None
+
+
+def _judge_chain(disk: Disk, folder: str, topic_id: UUID, chain: list[SegmentInfo]) -> CorruptLog | None:
+    identity = RangeIdentity(folder, topic_id, chain[-1].first, chain[-1].last, ANY_TERM)
     scan = ChainScan(disk, identity, LogConfig(), SegmentCache(), 0, readonly=True)
     try:
-        scan.look(infos)
+        scan.look(chain)
     except CorruptLog as error:
         return error
     finally:

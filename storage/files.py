@@ -63,10 +63,12 @@ def remove_orphans(disk: Disk, directory: str, kept: Iterable[int], checkpointed
     return removed
 
 
-def delete_files(disk: Disk, directory: str) -> None:
-    """Remove every file of a range and, if nothing else is in it, the folder; durably. Raises OSError."""
+def delete_files(disk: Disk, directory: str, segment_id: int | None = None) -> None:
+    """Remove the files of a segment, or of all, and, if nothing else is in it, the folder; durably. Raises
+    OSError."""
     for name in disk.list(directory):
-        if parse_name(name) is not None:
+        parsed = parse_name(name)
+        if parsed is not None and segment_id in (None, parsed[0]):
             disk.remove(f"{directory}/{name}")
     if not disk.exists(directory):
         return

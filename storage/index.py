@@ -41,6 +41,7 @@ class PartitionIndex:
         "positions",
         "runs",
         "segment",
+        "size_bytes",
         "sizes",
         "start_offset",
         "timestamps",
@@ -56,6 +57,8 @@ class PartitionIndex:
         self.epochs: list[tuple[int, int]] = []
         """(term, first offset written under it), in order."""
         self.runs = 0
+        self.size_bytes = 0
+        """Of all its entries."""
         self.blob_position = 0
         self.blob_crc = 0
         self.bases = array("Q")
@@ -71,6 +74,7 @@ class PartitionIndex:
         if timestamp > self.max_timestamp:
             self.max_timestamp = timestamp
         self.end_offset = end_offset
+        self.size_bytes += size
         sizes = self.sizes
         if sizes:
             grown = sizes[-1] + size
@@ -123,6 +127,7 @@ class PartitionIndex:
             self.end_offset,
             self.max_timestamp,
             self.runs,
+            self.size_bytes,
             self.blob_position,
             self.blob_crc,
             [[term, offset] for term, offset in self.epochs],
@@ -130,11 +135,12 @@ class PartitionIndex:
 
     @classmethod
     def from_summary(cls, segment: Segment, summary: list[Any]) -> PartitionIndex:
-        partition, start, end, max_timestamp, runs, blob_position, blob_crc, epochs = summary
+        partition, start, end, max_timestamp, runs, size_bytes, blob_position, blob_crc, epochs = summary
         index = cls(segment, partition, start)
         index.end_offset = end
         index.max_timestamp = max_timestamp
         index.runs = runs
+        index.size_bytes = size_bytes
         index.blob_position = blob_position
         index.blob_crc = blob_crc
         index.epochs = [(term, offset) for term, offset in epochs]

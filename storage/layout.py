@@ -7,7 +7,7 @@ disk.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -46,6 +46,26 @@ class SegmentInfo:
     start_offsets: Mapping[int, int] | None = None
     end_offsets: Mapping[int, int] | None = None
     """Of a sealed segment, where the layout knows them: checked against the file."""
+
+
+def chains(segments: Sequence[SegmentInfo]) -> list[list[SegmentInfo]]:
+    """The chain of each range of a topic, by first partition: a segment that is nobody's parent, and before it
+    all its ancestors, in the order given. A parent of several ranges is in the chain of each."""
+    by_id = {segment.segment_id: segment for segment in segments}
+    parents = {parent for segment in segments for parent in segment.parents}
+    found = []
+    for tail in segments:
+        if tail.segment_id in parents:
+            continue
+        chain: set[int] = set()
+        wanted = [tail.segment_id]
+        while wanted:
+            segment_id = wanted.pop()
+            if segment_id in by_id and segment_id not in chain:
+                chain.add(segment_id)
+                wanted += by_id[segment_id].parents
+        found.append([segment for segment in segments if segment.segment_id in chain])
+    return sorted(found, key=lambda chain: chain[-1].first)
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,11 @@ class PartitionLog:
                     merged.append((term, offset))
         return merged
 
+    @property
+    def size_bytes(self) -> int:
+        """Of its entries in all segments, those below the log start included as long as their segment lives."""
+        return sum(index.size_bytes for index in self.indexes)
+
     def advance_log_start(self, offset: int) -> None:
         """Hide everything below `offset`; lower than now changes nothing. The owner has made it durable.
 

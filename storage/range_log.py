@@ -269,6 +269,11 @@ class RangeLog(RangeReader):
         if ends and self._hooks.on_progress is not None:
             self._hooks.on_progress([log.partition for log in ends])
 
+    def reconfigure(self, config: LogConfig) -> None:
+        """Go on under other limits: the next append meets them, and so does the next roll."""
+        self.config = config
+        self._roll_at = HEADER_BLOCK_BYTES + config.segment_bytes
+
     # Rolling; the first part is the roller's.
 
     def request_roll(self) -> None:
@@ -414,7 +419,7 @@ class RangeLog(RangeReader):
         tell_all(self._scheduler, callbacks, None)
 
     def delete(self) -> None:
-        """Remove every file of the range, and the folder if nothing else is in it (the topic is deleted).
+        """Remove the folder with the files of all ranges (the topic is deleted).
 
         Whoever waits gets UNKNOWN_TOPIC_OR_PARTITION. Raises OSError where a file cannot be removed.
         """

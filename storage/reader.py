@@ -204,6 +204,9 @@ def walk(log: PartitionLog, offset: int, limit_offset: int, hint_bytes: int) -> 
                     max_timestamp,
                     data[start:end],
                 )
+                if last_offset + 1 == limit_offset:
+                    # What follows in the run may not even be written: a failed log ends in the middle of one.
+                    return
 
 
 def transactional_batches(log: PartitionLog, from_offset: int) -> Iterator[StoredBatchMeta]:

@@ -34,9 +34,9 @@ __all__ = ("Cut", "RecoveryReport", "create_range", "open_range")
 class Recovery(ChainScan):
     """A look at the files of one range, and then their mending."""
 
-    def mend(self) -> None:
+    def mend(self, others: Iterable[int]) -> None:
         """Cut, flush, seal, clean up. A crash anywhere in here leaves files that the next start judges
-        alike."""
+        alike. The files of the segments `others` in the same folder are left alone."""
         for found in self.found:
             self._cut(found)
         for found in self.found[:-1]:
@@ -44,9 +44,12 @@ class Recovery(ChainScan):
                 self._seal(found)
         for log in self.partitions:
             log.high_watermark = log.end_offset
-        listed = [found.segment.segment_id for found in self.found]
-        unsealed = [found.segment.segment_id for found in self.found if found.segment.state != "SEALED"]
-        self.report.orphans_removed = remove_orphans(self.disk, self.directory, listed, unsealed)
+        listed = {found.segment.segment_id for found in self.found}
+        unsealed = {found.segment.segment_id for found in self.found if found.segment.state != "SEALED"}
+        apart = set(others) - listed
+        self.report.orphans_removed = remove_orphans(
+            self.disk, self.directory, listed | apart, unsealed | apart
+        )
 
     def _cut(self, found: Found) -> None:
         """Throw away what is torn and flush the rest. All of it before any sealing: a parent sealed at its
@@ -107,10 +110,13 @@ def open_range(
     config: LogConfig | None = None,
     cache: SegmentCache | None = None,
     log_start_offsets: Mapping[int, int] | None = None,
+    others: Iterable[int] = (),
 ) -> tuple[RangeLog, RecoveryReport]:
     """Open the range whose segments the layout lists in chain order, the active one last.
 
     Blocks for reads and flushes. `term` is the new one. `log_start_offsets` are those the owner has moved.
+    `others` are the segments of the topic's other ranges, whose files lie in the same folder; what the layout
+    does not name is removed.
     Segments whose footer is durable though the layout calls them ACTIVE come by `on_sealed`, in a later turn
     of the loop. Raises CorruptLog (UnknownFormat), naming file and position; OSError.
     """
@@ -124,7 +130,7 @@ def open_range(
         opening.look(segments)
         if opening.found[-1].segment.state == "SEALED":
             raise CorruptLog(opening.found[-1].segment.path, 0, "the last segment of the range is sealed")
-        opening.mend()
+        opening.mend(others)
         _apply_log_starts(opening, log_start_offsets or {})
     except BaseException:
         opening.close()
@@ -208,7 +214,8 @@ def create_range(
         if errors:
             segment.close()
             with contextlib.suppress(OSError):
-                delete_files(disk, directory)
+                # Other ranges of the topic may have files in the same folder.
+                delete_files(disk, directory, segment_id)
             done(None, errors[0])
             return
         hooks = RangeHooks(allocate_segment_id, publish, on_progress, on_sealed, on_failed)

@@ -12,11 +12,13 @@ InitProducerId fences and aborts within the call (T7); what is past its deadline
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from storage.clock import Scheduler, Timer
 from txn import keys
 from txn.ending import Ending
+from txn.group_state import GroupLimits, GroupTransaction
+from txn.group_transactions import GroupTransactions
 from txn.identities import Identities, Identity, IdentityReply, Reply, unavailable
 from txn.metastore import MetaStore, Put, StoreFailed
 from txn.offsets import GroupOffsets
@@ -43,6 +45,7 @@ class TxnConfig:
     max_open_transactions: int = 20_000
     max_transactional_ids: int = 1_000_000
     max_partitions_per_transaction: int = 20_000
+    groups: GroupLimits = field(default_factory=GroupLimits)
 
 
 class Coordinator:
@@ -71,15 +74,25 @@ class Coordinator:
             max_ids=config.max_transactional_ids,
             max_timeout_ms=config.max_timeout_ms,
         )
+        self.group_transactions = GroupTransactions(
+            store,
+            scheduler,
+            self._ids,
+            ending,
+            limits=config.groups,
+            begin=self._begin,
+            abort_open=self._abort,
+        )
         self._open_count = 0
         # The term in the upper half: a number is never used twice, also where a crash took its transaction's header.
         self._next_seq = (term << 32) + 1
         self._timer: Timer | None = None
         self._timer_at_ms = 0
 
-    def restore(self, ids: Iterable[TransactionalId]) -> None:
-        """Take over the transactional ids, some with an open transaction, that recovery found."""
+    def restore(self, ids: Iterable[TransactionalId], groups: Iterable[GroupTransaction] = ()) -> None:
+        """Take over the transactional ids, some with an open transaction, and the groups that recovery found."""
         self._ids.restore(ids)
+        self.group_transactions.restore(groups)
         self._open_count = sum(held.open is not None for held in self._ids)
         self._arm_timer()
 
@@ -299,6 +312,14 @@ class Coordinator:
         *,
         bump: bool,
     ) -> None:
+        if (
+            commit
+            and transaction.membership is not None
+            and not self.group_transactions.may_vote(transaction)
+        ):
+            raise KafkaError(
+                ErrorCode.transaction_abortable, f"{transaction.membership} was superseded or is decided"
+            )
         held.last_end = LastEnd(transaction.producer_id, transaction.epoch, commit)
         self._ids.touch(held)
         if bump:
@@ -308,7 +329,9 @@ class Coordinator:
         def answer(error: KafkaError | None) -> None:
             reply(error or identity)
 
-        if commit:
+        if commit and transaction.membership is not None:
+            self._vote(held, transaction, answer)
+        elif commit:
             self._commit(held, transaction, answer)
         else:
             self._abort(held, transaction, answer)
@@ -325,12 +348,25 @@ class Coordinator:
         held.busy = True
         self._ending.commit(transaction, self._ids.record_ops(held), done)
 
+    def _vote(self, held: TransactionalId, transaction: Transaction, reply: Reply) -> None:
+        """A group's member: its EndTxn(commit) is a durable vote; the group decides (T10)."""
+
+        def done(error: KafkaError | None) -> None:
+            if transaction.state is not State.PREPARED:
+                self.group_transactions.forget_member(transaction)
+            self._closed(held)
+            reply(error)
+
+        held.busy = True
+        self._ending.vote(transaction, self._ids.record_ops(held), done)
+
     def _abort(self, held: TransactionalId, transaction: Transaction, reply: Reply) -> None:
         def done(error: KafkaError | None) -> None:
             self._closed(held)
             reply(error)
 
         held.busy = True
+        self.group_transactions.forget_member(transaction)
         self._ending.abort(transaction, self._ids.record_ops(held), done)
 
     def _closed(self, held: TransactionalId) -> None:
@@ -376,16 +412,19 @@ class Coordinator:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self.group_transactions.close()
 
     # -- shared
 
     def forget_partition(self, partition: Partition) -> None:
         """Its topic is being deleted: open transactions go on without it, and so do their commits."""
-        for held in self._ids:
-            if held.open is not None:
-                held.open.partitions.discard((partition.topic, partition.index))
-                held.open.writes.pop(partition, None)
-                held.open.lsns.pop(partition.log, None)
+        living = [held.open for held in self._ids if held.open is not None]
+        for group in self.group_transactions:
+            living += group.members.values()
+        for transaction in living:
+            transaction.partitions.discard((partition.topic, partition.index))
+            transaction.writes.pop(partition, None)
+            transaction.lsns.pop(partition.log, None)
 
     def _in_line(self, name: str, call: Callable[[], None]) -> bool:
         """Whether a durable step of this id is under way; the call waits for it then."""

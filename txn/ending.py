@@ -34,7 +34,27 @@ class Ending:
         self._settlement = settlement
 
     def commit(self, transaction: Transaction, with_ops: Sequence[Op], done: Done) -> None:
-        """The parallel step. `with_ops` (the producer's next epoch) joins the PREPARING batch."""
+        """Prepare, and expose. `with_ops` (the producer's next epoch) joins the PREPARING batch."""
+
+        def prepared(error: KafkaError | None) -> None:
+            if error is None:
+                self.finish_commit(transaction)
+            done(error)
+
+        self._prepare(transaction, with_ops, prepared)
+
+    def vote(self, transaction: Transaction, with_ops: Sequence[Op], done: Done) -> None:
+        """Prepare and stop there: a durable vote, nothing visible. The group's outcome ends it (T10)."""
+
+        def prepared(error: KafkaError | None) -> None:
+            if error is None:
+                transaction.move(State.PREPARED)
+            done(error)
+
+        self._prepare(transaction, with_ops, prepared)
+
+    def _prepare(self, transaction: Transaction, with_ops: Sequence[Op], done: Done) -> None:
+        """The parallel step; `done` when T1 holds, or with the error that says why it never will."""
         transaction.move(State.PREPARING)
         batch: list[Op] = [Put(keys.txn(transaction.key), transaction.header())]
         for op in transaction.write_ops():
@@ -60,7 +80,6 @@ class Ending:
             elif log_error is not None:
                 self._refused(transaction, log_error, done)
             else:
-                self._committed(transaction)
                 done(None)
 
         def store_durable(error: Exception | None) -> None:
@@ -94,10 +113,18 @@ class Ending:
             if error is not None:
                 done(unavailable(error))
                 return
-            self._expose(transaction)
+            self.expose(transaction)
             done(None)
 
         self._store.when_durable(lsn, durable)
+
+    def finish_abort(self, transaction: Transaction) -> None:
+        """It is decided elsewhere, and durable, that this one aborts: record it and let its readers go on."""
+        transaction.move(State.ABORTED)
+        transaction.finalized_ms = self._scheduler.now_ms()
+        with contextlib.suppress(StoreFailed):
+            self._store.apply([Put(keys.txn(transaction.key), transaction.header())])
+        self.expose(transaction)
 
     def _refused(self, transaction: Transaction, error: Exception, done: Done) -> None:
         """A participant's flush failed, so T1 does not hold and never will: the verdict is ABORTED."""
@@ -110,7 +137,8 @@ class Ending:
 
         self.abort(transaction, (), recorded)
 
-    def _committed(self, transaction: Transaction) -> None:
+    def finish_commit(self, transaction: Transaction) -> None:
+        """It is decided and durable: record COMMITTED, commit its offsets, show its records."""
         transaction.move(State.COMMITTED)
         now_ms = transaction.finalized_ms = self._scheduler.now_ms()
         batch: list[Op] = [Put(keys.txn(transaction.key), transaction.header())]
@@ -119,9 +147,10 @@ class Ending:
         # Nobody waits, and a failed store changes nothing: recovery comes to the same verdict from PREPARING (T1).
         with contextlib.suppress(StoreFailed):
             self._store.apply(batch)
-        self._expose(transaction)
+        self.expose(transaction)
 
-    def _expose(self, transaction: Transaction) -> None:
+    def expose(self, transaction: Transaction) -> None:
+        """Let readers see the outcome: the last stable offset moves on, aborted batches are left out from now on."""
         aborted = transaction.state is State.ABORTED
         for partition, segments in transaction.writes.items():
             if aborted:

@@ -14,7 +14,6 @@ from txn.metastore import MetaStore, Op, Put, StoreFailed
 from txn.transaction import LastEnd, Transaction, TransactionalId
 from wire.errors import ErrorCode, KafkaError
 
-
 MAX_NAME_BYTES = 4_000
 """The longest transactional id: it is part of a key in the metadata store."""
 

@@ -24,6 +24,8 @@ LAYOUTS = "/layout/"
 RESOLVED = "/resolved/"
 ABORTED = "/aborted/"
 GROUPS = "/group/"
+TXN_GROUPS = "/txn-group/"
+SINKS = "/sink/"
 
 TxnKey = tuple[int, int, int]
 """(producer id, epoch, txn_seq): what names a transaction, in the store and in every batch it wrote."""
@@ -81,6 +83,20 @@ def parse_aborted(path: str) -> tuple[int, int, int]:
     """(segment id, partition, first offset)."""
     _, _, segment_id, partition, first = path.split("/")
     return int(segment_id), int(partition), int(first)
+
+
+def txn_group(sink: str, batch: int) -> str:
+    return f"{TXN_GROUPS}{quote(sink, safe='')}/{batch:019d}"
+
+
+def parse_txn_group(path: str) -> tuple[str, int]:
+    """(sink, batch)."""
+    _, _, escaped, batch = path.split("/")
+    return unquote(escaped), int(batch)
+
+
+def sink(name: str) -> str:
+    return f"{SINKS}{quote(name, safe='')}"
 
 
 def group_state(group_id: str) -> str:

@@ -13,11 +13,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from txn import keys
-from txn.metastore import MetaStore, Op, Put
+from txn.group_state import GroupState, GroupTransaction
+from txn.id_blocks import IdBlocks
+from txn.metastore import Delete, MetaStore, Op, Put
 from txn.offsets import GroupOffsets
 from txn.partition import Partition
 from txn.settlement import Settlement
-from txn.transaction import LastEnd, PendingOffset, SegmentWrite, State, Transaction, TransactionalId
+from txn.transaction import (
+    LastEnd,
+    Membership,
+    PendingOffset,
+    SegmentWrite,
+    State,
+    Transaction,
+    TransactionalId,
+)
 
 
 class LostCommit(Exception):
@@ -29,6 +39,8 @@ class Recovered:
     """What recovery found. Counts of transactions; `lsn` must be durable before anything is served."""
 
     ids: list[TransactionalId] = field(default_factory=list)
+    groups: list[GroupTransaction] = field(default_factory=list)
+    """Group transactions that are not decided, with their members."""
     committed: int = 0
     aborted: int = 0
     resumed: int = 0
@@ -61,7 +73,9 @@ class TransactionRecovery:
         self._now_ms = now_ms
         self._nothing_lost = nothing_lost
         self._result = Recovered()
+        self._new_ids = IdBlocks(store, keys.PRODUCER_IDS)
         self._batch: list[Op] = []
+        self._groups: dict[tuple[str, int], GroupTransaction] = {}
 
     def run(self) -> Recovered:
         """Decide, rebuild, record.
@@ -74,6 +88,7 @@ class TransactionRecovery:
             key[len(keys.TXIDS) :]: TransactionalId.from_record(key[len(keys.TXIDS) :], record.value)
             for key, record in self._store.scan(keys.TXIDS)
         }
+        self._load_groups()
         ops = self._load_ops()
         found = self._scan_logs()
         for key, record in list(self._store.scan(keys.TXNS)):
@@ -86,6 +101,7 @@ class TransactionRecovery:
         for txn_key, writes in found.items():
             self._unknown(txn_key, writes)
         self._result.ids = list(ids.values())
+        self._collect_groups()
         if self._batch:
             self._result.lsn = self._store.apply(self._batch).lsn
         return self._result
@@ -104,6 +120,19 @@ class TransactionRecovery:
             if partition is not None:
                 last, producer_id = record.value
                 partition.transactions.add_aborted(producer_id, first, last)
+
+    def _load_groups(self) -> None:
+        for key, record in self._store.scan(keys.TXN_GROUPS):
+            group = GroupTransaction.from_record(*keys.parse_txn_group(key), record.value, record.version)
+            self._groups[group.sink, group.batch] = group
+
+    def _collect_groups(self) -> None:
+        """A decided group's record has done its work: each member's own header says the outcome, in this batch."""
+        for group in self._groups.values():
+            if group.state is GroupState.OPEN:
+                self._result.groups.append(group)
+            else:
+                self._batch.append(Delete(keys.txn_group(group.sink, group.batch)))
 
     def _load_ops(self) -> dict[keys.TxnKey, list[dict[str, Any]]]:
         ops: dict[keys.TxnKey, list[dict[str, Any]]] = {}
@@ -154,6 +183,7 @@ class TransactionRecovery:
             partitions={(topic, index) for topic, index in header["partitions"]},
             groups=set(header["groups"]),
             writes=writes,
+            membership=Membership(*header["member"]) if header["member"] else None,
         )
         for op in ops:
             transaction.op_count += 1
@@ -169,15 +199,16 @@ class TransactionRecovery:
         self, transaction: Transaction, ops: Sequence[dict[str, Any]], ids: dict[str, TransactionalId]
     ) -> None:
         held = ids.get(transaction.transactional_id)
-        if transaction.state is State.OPEN:
+        if transaction.membership is not None and transaction.state in (State.OPEN, State.PREPARING):
+            if self._decide_member(transaction, ops, held):
+                return
+        elif transaction.state is State.OPEN:
             if self._nothing_lost and held is not None and self._goes_on(transaction, held):
                 return
             self._verdict(transaction, State.ABORTED)
         elif transaction.state is State.PREPARING:
             if self._is_whole(transaction, ops):
-                self._verdict(transaction, State.COMMITTED)
-                for group_id, offsets in transaction.offsets.items():
-                    self._batch += self._offsets.put_ops(group_id, offsets, self._now_ms)
+                self._commit_verdict(transaction)
             else:
                 self._verdict(transaction, State.ABORTED)
                 self._record_abort(transaction, held)
@@ -187,6 +218,48 @@ class TransactionRecovery:
                 "of it is missing from the log: the disk lost it; restore it, or remove what depends on it"
             )
         self._finish(transaction)
+
+    def _decide_member(
+        self, transaction: Transaction, ops: Sequence[dict[str, Any]], held: TransactionalId | None
+    ) -> bool:
+        """A member's outcome is its group's (T10). Whether it stays undecided."""
+        assert transaction.membership is not None
+        sink, batch, attempt = transaction.membership
+        group = self._groups.get((sink, batch))
+        current = group is not None and group.state is GroupState.OPEN and group.attempt == attempt
+        if transaction.state is State.PREPARING and self._is_whole(transaction, ops):
+            if group is not None and group.state is GroupState.COMMITTED and group.is_winner(transaction):
+                self._commit_verdict(transaction)
+                return False
+            if current:
+                assert group is not None
+                transaction.move(State.PREPARED)
+                group.members[transaction.key] = transaction
+                for group_id, offsets in list(transaction.offsets.items()):
+                    self._offsets.hold(transaction, group_id, offsets)
+                self._result.resumed += 1
+                return True
+        elif (
+            transaction.state is State.OPEN
+            and current
+            and self._nothing_lost
+            and held is not None
+            and self._goes_on(transaction, held)
+        ):
+            assert group is not None
+            group.members[transaction.key] = transaction
+            return True
+        self._verdict(transaction, State.ABORTED)
+        if held is not None and held.open is None:
+            # Fenced, as the step that the stop interrupted would have done: its producer may still be about.
+            held.producer_id, held.epoch = held.next_epoch(1, lambda: self._new_ids.allocate()[0])
+            self._batch.append(Put(keys.txid(held.name), held.record()))
+        return False
+
+    def _commit_verdict(self, transaction: Transaction) -> None:
+        self._verdict(transaction, State.COMMITTED)
+        for group_id, offsets in transaction.offsets.items():
+            self._batch += self._offsets.put_ops(group_id, offsets, self._now_ms)
 
     def _goes_on(self, transaction: Transaction, held: TransactionalId) -> bool:
         if (held.producer_id, held.epoch) != (transaction.producer_id, transaction.epoch):

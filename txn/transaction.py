@@ -3,6 +3,10 @@
 A transaction is (producer id, epoch, txn_seq). Its life is design, section 4:
 
     OPEN -> PREPARING -> COMMITTED        OPEN | PREPARING -> ABORTED        (both ends terminal)
+
+A member of a group transaction stops on the way, with its vote durable and its outcome the group's (T10):
+
+    PREPARING -> PREPARED -> COMMITTED | ABORTED
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from txn.keys import TxnKey
 
@@ -24,13 +28,15 @@ MAX_EPOCH = 32767
 class State(enum.StrEnum):
     OPEN = "OPEN"
     PREPARING = "PREPARING"
+    PREPARED = "PREPARED"
     COMMITTED = "COMMITTED"
     ABORTED = "ABORTED"
 
 
 TRANSITIONS: dict[State, frozenset[State]] = {
     State.OPEN: frozenset({State.PREPARING, State.ABORTED}),
-    State.PREPARING: frozenset({State.COMMITTED, State.ABORTED}),
+    State.PREPARING: frozenset({State.PREPARED, State.COMMITTED, State.ABORTED}),
+    State.PREPARED: frozenset({State.COMMITTED, State.ABORTED}),
     State.COMMITTED: frozenset(),
     State.ABORTED: frozenset(),
 }
@@ -60,6 +66,14 @@ class PendingOffset:
 TopicPartition = tuple[str, int]
 
 
+class Membership(NamedTuple):
+    """Which attempt at which batch of which sink a transaction is enlisted in (design T10)."""
+
+    sink: str
+    batch: int
+    attempt: str
+
+
 @dataclass(slots=True, eq=False)
 class Transaction:
     """A transaction between its first request and its settlement."""
@@ -80,6 +94,8 @@ class Transaction:
     """Per range log, the position up to which a commit must be durable."""
     offsets: dict[str, dict[TopicPartition, PendingOffset]] = field(default_factory=dict)
     op_count: int = 0
+    membership: Membership | None = None
+    """The group transaction that decides this one's outcome, if it is enlisted in one."""
 
     @property
     def key(self) -> TxnKey:
@@ -115,6 +131,7 @@ class Transaction:
             "finalized_ms": self.finalized_ms,
             "partitions": [list(at) for at in sorted(self.partitions)] if self.state is State.OPEN else [],
             "groups": sorted(self.groups) if self.state is State.OPEN else [],
+            "member": list(self.membership) if self.membership else None,
         }
 
     def write_ops(self) -> list[dict[str, Any]]:

@@ -38,6 +38,8 @@ class ApiKey(IntEnum):
     END_TXN = 26
     TXN_OFFSET_COMMIT = 28
     DESCRIBE_CONFIGS = 32
+    SEALOG_GROUP_TRANSACTION = 20_000
+    """Not Kafka's: `wire.group_transactions`. Its own number, far from Kafka's, which count up from 0."""
 
 
 class ApiSpec(NamedTuple):
@@ -51,6 +53,11 @@ class ApiSpec(NamedTuple):
     first_flexible: int
     """The first version with compact types and tagged fields (KIP-482)."""
     min_served: int
+
+    @property
+    def is_private(self) -> bool:
+        """Whether it is sealog's own: its messages are not of Kafka's schemas."""
+        return self.key >= ApiKey.SEALOG_GROUP_TRANSACTION
 
     @property
     def module(self) -> str:
@@ -85,6 +92,9 @@ def _spec(
     return ApiSpec(int(key), name, min_version, max_version, first_flexible, served)
 
 
+_NEVER: Final = 1 << 15
+"""As the first flexible version: there is none."""
+
 _SPECS: Final = (
     # Some versions of librdkafka refuse a broker that does not advertise Produce 0, and never use it.
     _spec(ApiKey.PRODUCE, "Produce", 0, 13, 9, min_served=3),
@@ -107,6 +117,7 @@ _SPECS: Final = (
     _spec(ApiKey.END_TXN, "EndTxn", 0, 5, 3),
     _spec(ApiKey.TXN_OFFSET_COMMIT, "TxnOffsetCommit", 0, 5, 3),
     _spec(ApiKey.DESCRIBE_CONFIGS, "DescribeConfigs", 1, 4, 4),
+    _spec(ApiKey.SEALOG_GROUP_TRANSACTION, "SealogGroupTransaction", 0, 0, _NEVER),
 )
 
 APIS: Final[Mapping[int, ApiSpec]] = MappingProxyType({spec.key: spec for spec in _SPECS})

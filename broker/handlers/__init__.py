@@ -16,6 +16,7 @@ from broker.handlers import (
     end_txn,
     fetch,
     find_coordinator,
+    group_transactions,
     heartbeat,
     init_producer_id,
     join_group,
@@ -56,4 +57,5 @@ HANDLERS: Mapping[int, Handler] = {
     ApiKey.END_TXN: end_txn.handle,
     ApiKey.TXN_OFFSET_COMMIT: txn_offset_commit.handle,
     ApiKey.DESCRIBE_CONFIGS: describe_configs.handle,
+    ApiKey.SEALOG_GROUP_TRANSACTION: group_transactions.handle,
 }

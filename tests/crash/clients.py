@@ -5,7 +5,6 @@ What can go wrong is sorted into three: the same call may be repeated (Again), t
 """
 
 import contextlib
-import logging
 import time
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -19,8 +18,6 @@ from kafka.structs import TopicPartition as KafkaPythonPartition
 TRANSACTION_TIMEOUT_MS = 60_000
 CALL_TIMEOUT_S = 5.0
 
-_silent = logging.Logger("librdkafka")  # not in the tree of loggers: what matters comes as an error
-_silent.addHandler(logging.NullHandler())
 
 # Clients that find the broker soon after its restart.
 RDKAFKA: dict[str, Any] = {
@@ -31,7 +28,7 @@ RDKAFKA: dict[str, Any] = {
     # Re-bootstrapping whenever the one broker is down leaves librdkafka 2.16 busy with itself for a minute.
     "metadata.recovery.strategy": "none",
     "socket.timeout.ms": 10_000,
-    "logger": _silent,
+    "log_level": 0,
 }
 
 
@@ -128,7 +125,7 @@ class RdkafkaProducer:
     def abort(self) -> None:
         if self._flush_before_abort:
             # Else librdkafka purges what is not sent yet, so that little of it would reach the log.
-            self._producer.flush(CALL_TIMEOUT_S)
+            self._call(self._producer.flush, CALL_TIMEOUT_S)
         self._flush_before_abort = not self._flush_before_abort
         self._call(self._producer.abort_transaction, CALL_TIMEOUT_S)
 
@@ -188,19 +185,20 @@ class KafkaPythonProducer:
         self._call(self._producer.init_transactions)
 
     def begin(self) -> None:
+        self._sends: list[Any] = []
         self._call(self._producer.begin_transaction)
 
     def send(self, topic: str, partition: int, value: bytes) -> None:
         # As with librdkafka: what went wrong with a send shows at the end of the transaction.
         with contextlib.suppress(kafka_errors.KafkaError):
-            self._producer.send(topic, value, partition=partition)
+            self._sends.append(self._producer.send(topic, value, partition=partition))
 
     def _wait(self, start: Callable[..., Any], *args: Any) -> None:
         """What commit_transaction and its like do, but not for ever: kafka-python 3.0 loses a request for
         good when its connection breaks at the wrong moment."""
         result = start(*args)
         self._producer._sender.wakeup()
-        if not result.wait(timeout_ms=3 * CALL_TIMEOUT_S * 1000):
+        if not result.wait(timeout_ms=3000):
             raise Lost("no end of waiting")
 
     def send_offset(self, group: str, topic: str, partition: int, offset: int) -> None:
@@ -209,6 +207,10 @@ class KafkaPythonProducer:
 
     def commit(self) -> None:
         self._call(self._wait, self._manager.begin_commit)
+        # kafka-python 3.0 may take a new epoch because of a failed record and then call the commit a success
+        # without having asked the broker.
+        if any(send.failed() for send in self._sends):
+            raise Lost("commit acknowledged without its records")
 
     def abort(self) -> None:
         self._call(self._wait, self._manager.begin_abort)

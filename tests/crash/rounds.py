@@ -9,15 +9,18 @@ A crash is a SIGKILL of the broker, at one of these moments:
 or that and a power cut: `cut` makes of the data directory what a power cut leaves.
 """
 
+import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from tests.crash.checker import Event, Partition, Violation, check
 from tests.crash.load import GROUP, INPUT_TOPIC, PARTITIONS, TOPICS, Load
 from tests.crash.readers import Auditor, Follower, create_topics, read_ends, read_group
-from tests.support.broker_process import ServerProcess
+from tests.support import shim
+from tests.support.broker_process import BrokerProcess, ServerProcess
 
 DATA_PARTITIONS: list[Partition] = [(topic, number) for topic in TOPICS for number in range(PARTITIONS)]
 
@@ -28,6 +31,8 @@ class Plan:
 
     seed: int
     rounds: int
+    librdkafka: int = 4
+    kafka_python: int = 1
     check_every: int = 40
     moments: tuple[str, ...] = ("any", "any", "commit", "commit", "commit", "recovery")
     uptime_s: tuple[float, float] = (0.05, 0.6)
@@ -36,6 +41,39 @@ class Plan:
     progress_timeout_s: float = 30.0
     settle_s: float = 5.0
     markerless: bool = True
+
+
+def chosen_seed() -> int:
+    """SEALOG_CRASH_SEED, or another one for each run; printed by the run. The clients' threads are not
+    seeded, so a seed repeats the plan of a run, not the run."""
+    return int(os.environ.get("SEALOG_CRASH_SEED", "0")) or random.randrange(1, 1 << 31)
+
+
+class PoweredMachine:
+    """A broker under the powerloss shim, and the power cut that goes with a crash of it."""
+
+    def __init__(self, data: Path, *, module: str = "broker", module_args: Sequence[str] = ()) -> None:
+        self.power = shim.PowerCut(data)
+        self.power.switch_on()
+        self.lost_bytes = 0
+        self.broker = BrokerProcess(
+            data,
+            preload=[shim.require("powerloss")],
+            env=self.power.env,
+            module=module,
+            module_args=module_args,
+        )
+
+    def cut(self, rng: random.Random) -> None:
+        """Mostly something of what was not flushed is left, and sometimes nothing."""
+        self.lost_bytes += self.power.unflushed_bytes()
+        self.power.cut(rng if rng.random() < 0.7 else None)
+        self.power.switch_on()
+        self.broker.env |= self.power.env
+
+    def end(self) -> None:
+        self.broker.end()
+        self.power.switch_off()
 
 
 class CrashRun:
@@ -48,7 +86,9 @@ class CrashRun:
         self.plan = plan
         self.cut = cut
         self.rng = random.Random(plan.seed)
-        self.load = Load(broker.address, plan.seed)
+        self.load = Load(
+            broker.address, plan.seed, librdkafka=plan.librdkafka, kafka_python=plan.kafka_python
+        )
         self.followers: list[Follower] = []
         self.auditors: list[Auditor] = []
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Callable
+from typing import Any
 
+import msgpack
 import pytest
 from support.sim_disk import PowerCut, SimDisk
 from support.sim_loop import SimScheduler
@@ -21,7 +23,18 @@ from txn.metastore import (
     Schema,
     UnknownFormat,
 )
-from txn.metastore.frames import FRAME_HEADER_BYTES, HEADER_BYTES
+from txn.metastore.frames import (
+    BATCH,
+    END,
+    FRAME_HEADER_BYTES,
+    HEADER_BYTES,
+    MARK,
+    RECORDS,
+    SNAPSHOT,
+    encode_file_header,
+    encode_frame_header,
+)
+from txn.metastore.frames import LOG as LOG_KIND
 
 OPTIONS = Options(allocate_bytes=4096, snapshot_log_bytes=10**9)
 LOG = "m/log-0000000001"
@@ -343,6 +356,61 @@ class TestSeveralFiles:
         disk.replace("m/log-0000000002", one)
         with pytest.raises(CorruptStore, match="renamed"):
             open_store(disk)
+
+
+class TestWholeFramesThatMakeNoSense:
+    """Their checksums are right, so this is no damage of the disk; they are refused all the same."""
+
+    def refused(self, path: str, frames: list[tuple[int, int, Any]], reason: str) -> None:
+        scheduler = SimScheduler()
+        disk = SimDisk(scheduler)
+        disk.make_dir("m")
+        kind = SNAPSHOT if "snapshot" in path else LOG_KIND
+        number = int(path[-10:])
+        data = encode_file_header(kind, number)
+        for frame_kind, lsn, content in frames:
+            payload = content if type(content) is bytes else msgpack.packb(content)
+            data += encode_frame_header(number, len(data), frame_kind, lsn, 0, payload) + payload
+        disk.replace(path, data)
+        if kind == SNAPSHOT:
+            disk.replace(f"m/log-{number:010d}", encode_file_header(LOG_KIND, number))
+        with pytest.raises(CorruptStore, match=reason) as caught:
+            open_store(disk)
+        assert caught.value.file == path
+        assert caught.value.position >= HEADER_BYTES
+
+    @pytest.mark.parametrize(
+        ("frames", "reason"),
+        [
+            ([(BATCH, 2, [1, [], []])], "batch 2 follows batch 0"),
+            ([(BATCH, 1, [1, [], []]), (BATCH, 3, [1, [], []])], "batch 3 follows batch 1"),
+            ([(BATCH, 1, [1, [], []]), (BATCH, 1, [1, [], []])], "batch 1 follows batch 1"),
+            ([(BATCH, 1, [1, [], []]), (MARK, 2, b"")], "batch 2 follows batch 1"),
+            ([(BATCH, 1, [1, [], ["/none"]])], "batch 1 deletes /none, which is not there"),
+            ([(RECORDS, 0, [])], "a frame of kind 3 in a log"),
+            ([(BATCH, 1, b"\xc1")], "cannot be decoded"),
+            ([(BATCH, 1, [1, []])], "cannot be decoded"),
+            ([(BATCH, 1, [1, ["/a"], []])], "cannot be decoded"),
+            ([(BATCH, 1, 5)], "cannot be decoded"),
+        ],
+    )
+    def test_in_a_log(self, frames: list[tuple[int, int, Any]], reason: str) -> None:
+        self.refused("m/log-0000000001", frames, reason)
+
+    @pytest.mark.parametrize(
+        ("frames", "reason"),
+        [
+            ([(RECORDS, 5, ["/a", 1, 1])], "the snapshot's end is missing"),
+            ([(END, 5, [0, 1]), (RECORDS, 5, ["/a", 1, 1])], "something follows the snapshot's end"),
+            ([(RECORDS, 5, ["/a", 1, 1]), (END, 5, [2, 1])], "has 1 records instead of 2"),
+            ([(BATCH, 5, [1, [], []])], "a frame of kind 1 in a snapshot"),
+            ([(RECORDS, 5, ["/a", 1])], "cannot be decoded"),
+            ([(RECORDS, 5, 7)], "cannot be decoded"),
+            ([(END, 5, [1])], "cannot be decoded"),
+        ],
+    )
+    def test_in_a_snapshot(self, frames: list[tuple[int, int, Any]], reason: str) -> None:
+        self.refused("m/snapshot-0000000003", frames, reason)
 
 
 class TestSnapshotDamage:

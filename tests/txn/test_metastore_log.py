@@ -10,6 +10,7 @@ from support.sim_disk import SimDisk
 from support.sim_loop import SimScheduler
 
 from txn.metastore import MetaStore, Options, Put, Schema, StoreFailed
+from txn.metastore.log import LogState
 
 LOG = "meta/log-0000000001"
 
@@ -249,6 +250,14 @@ class TestFailure:
                 world.scheduler.run_until_idle()
         world.scheduler.run_until_idle()
         assert sorted(world.told) == [("durable", None), ("written", None)]
+
+
+def test_an_impossible_transition_raises() -> None:
+    world = World()
+    world.store.close()
+    for state in LogState:
+        with pytest.raises(AssertionError):
+            world.store._log._move(state)
 
 
 class TestClose:

@@ -9,6 +9,7 @@ from support.sim_disk import SimDisk
 from support.sim_loop import SimScheduler
 
 from txn.metastore import Delete, MetaStore, Options, Put, PutSequential, Record, Schema, StoreFailed
+from txn.metastore.snapshot import Phase
 
 OPTIONS = Options(
     allocate_bytes=4096,
@@ -223,6 +224,57 @@ class TestGivenUp:
         world.reopen()
         assert world.contents() == expected
 
+    @pytest.mark.parametrize("frame", [1, 2, 10, 11])
+    def test_at_any_frame(self, frame: int) -> None:
+        """Ten stretches of records and the end."""
+        world = World()
+        world.disk.flush_delay_ms = 1
+        world.fill(40)
+        while world.store._snapshots._work is None:
+            world.scheduler.run_turn() or world.scheduler.advance(0.5)
+        while world.disk.writes["m/snapshot-0000000002.new"] < frame:
+            world.scheduler.run_turn() or world.scheduler.advance(0.5)
+        world.disk.fail("write", "snapshot", error=errno.ENOSPC)
+        world.settle()
+        assert world.store.stats().snapshot_error is not None
+        assert world.disk.list("m") == ["log-0000000001", "log-0000000002"]
+        world.store.apply([Put("/more", 1)])
+        assert world.store._state._view is None
+
+    def test_a_disk_that_takes_no_more_flushes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As a disk that was closed: it is an end like any other, not a crash."""
+
+        def refuse(*args: object) -> None:
+            raise OSError(errno.EBADF, "the disk is closed")
+
+        for name in ("start_flush", "start_flush_dir"):
+            world = World()
+            world.fill(40)
+            monkeypatch.setattr(world.disk, name, refuse)
+            world.settle()
+            assert isinstance(world.store.failure, StoreFailed), name
+            world.store.close()
+            assert not world.disk.open_files
+
+    def test_a_write_that_fails_when_the_next_file_is_taken_up(self) -> None:
+        world = World()
+        world.disk.flush_delay_ms = 1
+        world.fill(40)
+        world.store.when_durable(40, lambda error: None)
+        while "log-0000000002" not in world.disk.list("m"):
+            world.scheduler.run_turn() or world.scheduler.advance(0.5)
+        assert world.store.durable_lsn == 40
+        world.disk.flush_delay_ms = 0
+        world.disk.fail("write", "log")
+        world.scheduler.call_soon(world.fill, 1)
+        world.scheduler.call_soon(world.store._snapshots._switch)
+        world.settle()
+        assert isinstance(world.store.failure, StoreFailed)
+        world.store.close()
+        assert not world.disk.open_files
+        world.reopen()
+        assert world.store.lsn == 40
+
     def test_until_then_several_log_files_are_the_log(self) -> None:
         world = World()
         world.disk.fail("write", "snapshot", times=2)
@@ -274,6 +326,16 @@ class TestGivenUp:
         assert world.store.stats().snapshots == 0
         world.store.close()
         assert not world.disk.open_files
+
+
+def test_an_impossible_transition_raises() -> None:
+    world = World()
+    with pytest.raises(AssertionError):
+        world.store._snapshots._move(Phase.PUBLISHING)
+    world.store.close()
+    for phase in Phase:
+        with pytest.raises(AssertionError):
+            world.store._snapshots._move(phase)
 
 
 @pytest.mark.parametrize("turns", range(0, 60, 2))

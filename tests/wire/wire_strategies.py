@@ -72,6 +72,7 @@ def served_versions() -> list[tuple[int, int]]:
     return [
         (spec.key, version)
         for spec in APIS.values()
+        if not spec.is_private
         for version in range(spec.min_served, spec.max_version + 1)
     ]
 

@@ -42,9 +42,6 @@ class SecondaryIndex:
         self._planned_types: Types | None = None
         self._planned_by = 0
 
-    def __len__(self) -> int:
-        return len(self._by_key)
-
     def rebuild(self, records: Mapping[str, Record]) -> None:
         """Start anew from all records of the store."""
         self._by_key = {}

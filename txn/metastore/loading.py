@@ -87,23 +87,26 @@ def _load_snapshot(folder: Folder, image: Image) -> None:
     path = folder.snapshot_path(image.snapshot_number)
     records = image.records
     end: Frame | None = None
+    count = 0
     reading = _Reading(folder, path, frames.SNAPSHOT, image.snapshot_number)
     for frame in reading:
         if end is not None:
             raise CorruptStore(path, frame.position, "something follows the snapshot's end")
-        if frame.kind == frames.RECORDS:
-            flat = _unpack(path, frame)
-            records.update(
-                zip(flat[::3], map(_new, _RECORDS, zip(flat[2::3], flat[1::3], strict=True)), strict=True)
-            )
-        elif frame.kind == frames.END:
-            end = frame
-        else:
-            raise CorruptStore(path, frame.position, f"a frame of kind {frame.kind} in a snapshot")
+        try:
+            if frame.kind == frames.RECORDS:
+                flat = _unpack(frame)
+                made = map(_new, _RECORDS, zip(flat[2::3], flat[1::3], strict=True))
+                records.update(zip(flat[::3], made, strict=True))
+            elif frame.kind == frames.END:
+                end = frame
+                count, image.next_sequence = _unpack(frame)
+            else:
+                raise CorruptStore(path, frame.position, f"a frame of kind {frame.kind} in a snapshot")
+        except (ValueError, TypeError) as error:
+            raise _undecodable(path, frame, error) from error
     tail = reading.tail
     if tail.dropped_bytes or end is None:
         raise CorruptStore(path, tail.position, tail.reason or "the snapshot's end is missing")
-    count, image.next_sequence = _unpack(path, end)
     if count != len(records):
         raise CorruptStore(path, end.position, f"the snapshot has {len(records)} records instead of {count}")
     image.lsn = image.snapshot_lsn = end.lsn
@@ -135,7 +138,10 @@ def _load_logs(folder: Folder, numbers: list[int], image: Image) -> None:
                 # The end of the file before was whole after all: what it had behind it were no batches.
                 suspect = 0
                 claimed_lsn = 0
-                _replay(path, frame, image)
+                try:
+                    _replay(path, frame, image)
+                except (ValueError, TypeError) as error:
+                    raise _undecodable(path, frame, error) from error
             first = False
         tails[number] = reading.tail
         claimed_lsn = max(claimed_lsn, reading.tail.claimed_lsn)
@@ -163,7 +169,7 @@ def _replay(path: str, frame: Frame, image: Image) -> None:
         raise CorruptStore(path, frame.position, f"a frame of kind {frame.kind} in a log")
     lsn = frame.lsn
     records = image.records
-    image.next_sequence, puts, deletes = _unpack(path, frame)
+    image.next_sequence, puts, deletes = _unpack(frame)
     items = iter(puts)
     for key, value in zip(items, items, strict=True):
         records[key] = _new(Record, (value, lsn))
@@ -174,13 +180,12 @@ def _replay(path: str, frame: Frame, image: Image) -> None:
     image.batches += 1
 
 
-def _unpack(path: str, frame: Frame) -> Any:
-    try:
-        return msgpack.unpackb(frame.payload, strict_map_key=False)
-    except ValueError as error:
-        raise CorruptStore(
-            path, frame.position, f"what the frame holds cannot be decoded: {error}"
-        ) from error
+def _unpack(frame: Frame) -> Any:
+    return msgpack.unpackb(frame.payload, strict_map_key=False)
+
+
+def _undecodable(path: str, frame: Frame, error: Exception) -> CorruptStore:
+    return CorruptStore(path, frame.position, f"its content cannot be decoded: {error}")
 
 
 class _Reading:

@@ -106,14 +106,6 @@ class Log:
         return self._current.number
 
     @property
-    def appended_lsn(self) -> int:
-        return self._appended_lsn
-
-    @property
-    def written_lsn(self) -> int:
-        return self._written_lsn
-
-    @property
     def durable_lsn(self) -> int:
         return self._durable_lsn
 

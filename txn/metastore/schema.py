@@ -60,7 +60,7 @@ class Options:
     """The log grows by this much at a time."""
     snapshot_log_bytes: int = 64 * 1024 * 1024
     """A snapshot is due when the log since the last one is longer than this and than that snapshot itself."""
-    snapshot_turn_records: int = 250
+    snapshot_turn_records: int = 100
     """How many records a snapshot takes on in one turn of the loop, at most."""
     snapshot_turn_bytes: int = 256 * 1024
     """A snapshot's turn ends with the record that passes this."""

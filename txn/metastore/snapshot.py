@@ -95,10 +95,6 @@ class Snapshotter:
         self._packer = msgpack.Packer()
 
     @property
-    def phase(self) -> Phase:
-        return self._phase
-
-    @property
     def log_bytes(self) -> int:
         """The log's length since the last snapshot."""
         return self._log.written_bytes - self._counted_from

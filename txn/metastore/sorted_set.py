@@ -14,7 +14,7 @@ from sortedcontainers import SortedList
 
 T = TypeVar("T")
 
-MAX_NOTED = 512
+MAX_NOTED = 128
 
 
 class LateSortedSet(Generic[T]):

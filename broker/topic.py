@@ -1,0 +1,101 @@
+"""A topic that is there: its settings, its ranges and its partitions.
+
+A topic's partitions are served by one or more ranges, each with a log of its own; together they cover every partition
+once. `Rules` are its settings in the form that each produce request needs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from broker import topic_config
+from broker.config import BrokerConfig
+from storage.layout import LogConfig
+from storage.range_log import RangeLog
+from txn.partition import Partition
+
+NO_LIMIT_MS = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What is in force when a batch arrives. Sizes in bytes, times in milliseconds."""
+
+    max_message_bytes: int
+    segment_bytes: int
+    append_time: bool
+    """message.timestamp.type = LogAppendTime: the broker's clock sets the timestamps."""
+    timestamp_before_max_ms: int
+    timestamp_after_max_ms: int
+
+    @classmethod
+    def of(cls, config: Mapping[str, str], broker: BrokerConfig) -> Rules:
+        """The rules of a topic with these checked settings, under the broker's defaults."""
+
+        def setting(name: str) -> str:
+            return topic_config.effective(config, name, broker)
+
+        return cls(
+            int(setting("max.message.bytes")),
+            int(setting("segment.bytes")),
+            setting("message.timestamp.type") == "LogAppendTime",
+            int(setting("message.timestamp.before.max.ms")),
+            int(setting("message.timestamp.after.max.ms")),
+        )
+
+    def log_config(self, broker: BrokerConfig) -> LogConfig:
+        """The same for a range's log."""
+        return LogConfig(
+            segment_bytes=self.segment_bytes,
+            max_batch_bytes=self.max_message_bytes,
+            flush_linger_ms=broker.flush_linger_ms,
+            producer_ttl_ms=broker.producer_id_expiration_ms,
+            max_producers=broker.limits.producers_per_topic,
+        )
+
+
+@dataclass(slots=True, eq=False)
+class Topic:
+    """A topic. `config` holds the settings that differ from the defaults."""
+
+    name: str
+    id: UUID
+    config: dict[str, str]
+    rules: Rules
+    ranges: list[RangeLog]
+    """By their first partitions."""
+    partitions: list[Partition]
+
+    @classmethod
+    def opened(
+        cls, name: str, topic_id: UUID, config: dict[str, str], rules: Rules, ranges: list[RangeLog]
+    ) -> Topic:
+        """The topic of these ranges, which cover the partitions from 0 on."""
+        topic = cls(name, topic_id, config, rules, [], [])
+        for log in ranges:
+            topic.add_range(log)
+        return topic
+
+    def add_range(self, log: RangeLog) -> None:
+        """Take in a range of the partitions that follow those there are."""
+        assert log.first == len(self.partitions), f"{self.name}: partition {log.first} does not follow"
+        self.ranges.append(log)
+        self.partitions += [
+            Partition(self.name, self.id, index, log) for index in range(log.first, log.last + 1)
+        ]
+
+    def reconfigure(self, config: dict[str, str], broker: BrokerConfig) -> None:
+        """Put other settings in force, or the same under other defaults of the broker."""
+        self.config = config
+        self.rules = Rules.of(config, broker)
+        for log in self.ranges:
+            log.reconfigure(
+                replace(
+                    log.config,
+                    segment_bytes=self.rules.segment_bytes,
+                    max_batch_bytes=self.rules.max_message_bytes,
+                    producer_ttl_ms=broker.producer_id_expiration_ms,
+                )
+            )
