@@ -23,6 +23,7 @@ STATE_MACHINES_AVOID = {"time", "random", "socket", "threading", "asyncio", "os"
 EDGE = {
     "storage/real_disk.py",
     "broker/cli.py",
+    "broker/client.py",
     "broker/scheduler.py",
     "broker/serve.py",
     "broker/server.py",

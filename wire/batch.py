@@ -43,7 +43,10 @@ _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _PREFIX: Final = struct.Struct(">qii")
 _MAGIC_AT: Final = 16
 _LENGTH_AT: Final = 8
+_MAX_TIMESTAMP_AT: Final = 35
 _INT32: Final = struct.Struct(">i")
+_INT16: Final = struct.Struct(">h")
+_INT64: Final = struct.Struct(">q")
 _CRC: Final = struct.Struct(">I")
 # Length, attributes, two deltas, two lengths and the header count take one byte each at the least.
 _SMALLEST_RECORD: Final = 7
@@ -258,6 +261,20 @@ def assign(batch: Buffer, base_offset: int, leader_epoch: int) -> tuple[bytes, m
     view = memoryview(batch)
     (batch_length,) = _INT32.unpack_from(view, _LENGTH_AT)
     return _PREFIX.pack(base_offset, batch_length, leader_epoch), view[_PREFIX.size :]
+
+
+def with_append_time(batch: Buffer, header: BatchHeader, now_ms: int) -> tuple[BatchHeader, bytes]:
+    """A copy of one batch whose records have the time of the broker's append: attribute bit, max timestamp, CRC.
+
+    The base timestamp stays, as in Kafka: readers take the max timestamp for every record (KIP-32).
+    """
+    out = bytearray(batch)
+    attributes = header.attributes | LOG_APPEND_TIME_BIT
+    _INT16.pack_into(out, CRC_START, attributes)
+    _INT64.pack_into(out, _MAX_TIMESTAMP_AT, now_ms)
+    crc = batch_crc(out)
+    _CRC.pack_into(out, CRC_START - _CRC.size, crc)
+    return header._replace(attributes=attributes, max_timestamp=now_ms, crc=crc), bytes(out)
 
 
 def pack_batch(
