@@ -6,7 +6,7 @@ Names follow Kafka's broker configs where one means the same. Sizes in bytes, ti
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -56,10 +56,29 @@ class BrokerConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_o
     """How long written bytes that nobody waits for may stay unflushed."""
     flush_threads: Positive = 4
     transaction_max_timeout_ms: Positive = 900_000
+    transaction_two_phase_commit: bool = False
+    """Let producers ask for two-phase commit (KIP-939): no deadline ends their transactions."""
     producer_id_expiration_ms: Positive = 86_400_000
     group_min_session_timeout_ms: Positive = 1_000
     group_max_session_timeout_ms: Positive = 1_800_000
     group_initial_rebalance_delay_ms: NotNegative = 0
+    group_consumer_session_timeout_ms: Positive = 45_000
+    """The `group_consumer_` settings are of groups of the new protocol (KIP-848)."""
+    group_consumer_heartbeat_interval_ms: Positive = 5_000
+    """The longest; while there are few members they are asked to come more often."""
+    group_consumer_assignment_interval_ms: NotNegative = 1_000
+    """The longest between two assignments of one group; a small one is assigned anew at once."""
+    group_consumer_assignors: Annotated[list[Literal["uniform", "range"]], Meta(min_length=1)] = (
+        msgspec.field(default_factory=lambda: ["uniform", "range"])
+    )
+    """The first is that of groups whose members name none."""
+    group_consumer_migration_policy: Literal["bidirectional", "upgrade", "downgrade", "disabled"] = (
+        "bidirectional"
+    )
+    """Which way a group with members may change its protocol."""
+    offsets_retention_minutes: Positive = 10_080
+    """How long a group's offsets outlive its last member."""
+    offsets_retention_check_interval_ms: Positive = 600_000
     snapshot_log_bytes: Positive = 64 * MIB
     """The metadata store writes a snapshot when its log has grown by this much."""
     limits: Limits = Limits()
@@ -82,6 +101,11 @@ def load(path: str | None, **overrides: object) -> BrokerConfig:
         config = msgspec.convert(values, BrokerConfig)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{path or 'command line'}: {error}") from error
+    if config.group_consumer_heartbeat_interval_ms >= config.group_consumer_session_timeout_ms:
+        raise ConfigError(
+            f"{path or 'command line'}: group_consumer_heartbeat_interval_ms must be below "
+            "group_consumer_session_timeout_ms"
+        )
     parse_address(config.listen)
     if config.advertised_listener is not None:
         parse_address(config.advertised_listener)

@@ -11,17 +11,21 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from broker import data_folder
+from broker import data_folder, group_views
+from broker.broker_settings import BrokerSettings, Level
 from broker.config import BrokerConfig
-from broker.groups import GroupConfig, GroupCoordinator, GroupRecord
-from broker.topics import Topics
+from broker.group_store import GroupStore
+from broker.groups import ConsumerConfig, GroupConfig, Groups, MigrationPolicy
+from broker.offset_expiry import OffsetExpiry
+from broker.topic_changes import TopicChanges
+from broker.topics import Topics, storage_error
 from storage.clock import Scheduler, Timer
 from storage.disk import Disk
 from storage.recovery import RecoveryReport
 from txn import keys
 from txn.coordinator import Coordinator, TxnConfig
 from txn.ending import Ending
-from txn.metastore import Delete, MetaStore, Options, Put, StoreFailed
+from txn.metastore import MetaStore, Options, Put, StoreFailed
 from txn.offsets import GroupOffsets
 from txn.partition import Partition
 from txn.recovery import Recovered, TransactionRecovery
@@ -57,7 +61,9 @@ class Node:
         advertised: tuple[str, int],
     ) -> None:
         self.scheduler = scheduler
+        self.settings = BrokerSettings(config)
         self.config = config
+        """What is in force: it changes with the settings."""
         self.advertised = advertised
         self._disk = disk
         self._boot_id = boot_id
@@ -66,9 +72,11 @@ class Node:
         self._group_timer_at_ms = 0
         self.store: MetaStore
         self.topics: Topics
+        self.changes: TopicChanges
         self.offsets: GroupOffsets
         self.coordinator: Coordinator
-        self.groups: GroupCoordinator
+        self.groups: Groups
+        self.offset_expiry: OffsetExpiry
         self.cluster_id = ""
 
     # -- start
@@ -77,7 +85,7 @@ class Node:
         """Open and recover everything; `ready` when what was decided is durable and requests may be served.
 
         Raises:
-            ForeignFolder, CorruptLog, StoreCorrupt, LostCommit: the folder cannot be served; says why.
+            ForeignFolder, CorruptLog, CorruptStore, LostCommit: the folder cannot be served; says why.
         """
         data_folder.claim(self._disk)
         self.store, report = MetaStore.open(
@@ -91,6 +99,7 @@ class Node:
         )
         if report.torn is not None:
             log.warning("metadata: %s", report.torn)
+        self._restore_settings()
         record = self.store.get(keys.NODE)
         before: dict[str, Any] = record.value if record else {}
         term = before.get("starts", 0) + 1
@@ -113,6 +122,7 @@ class Node:
             term=term,
             on_failure=self._log_failed,
         )
+        self.changes = TopicChanges(self._disk, self.store, self.topics)
         ranges = self.topics.open_all()
         for cut in ranges:
             for tail in cut.cuts:
@@ -138,6 +148,7 @@ class Node:
             Ending(self.store, self.scheduler, self.offsets, settlement),
             TxnConfig(
                 max_timeout_ms=self.config.transaction_max_timeout_ms,
+                two_phase_commit=self.config.transaction_two_phase_commit,
                 max_open_transactions=self.config.limits.open_transactions,
                 max_transactional_ids=self.config.limits.transactional_ids,
             ),
@@ -147,8 +158,10 @@ class Node:
         self.coordinator.restore(recovered.ids, recovered.groups)
         self.store.when_failed(lambda error: log.error("the metadata store has failed: %s", error))
         self.topics.forget_partition = self._forget_partition
+        self.coordinator.forget_producer = self._forget_producer
         self.groups = self._open_groups()
         self.arm_group_timer()
+        self.offset_expiry = self._open_offset_expiry()
         lsn = self.store.apply([Put(keys.NODE, self._node_record)]).lsn
         self.store.when_durable(lsn, ready)
         return StartReport(term, nothing_lost, recovered, ranges)
@@ -157,48 +170,48 @@ class Node:
     def _log_failed(error: KafkaError) -> None:
         log.error("%s; it takes no more writes until a restart", error.message)
 
+    def _forget_producer(self, producer_id: int) -> None:
+        for topic in self.topics:
+            for partition in topic.partitions:
+                partition.producers.forget(producer_id)
+
     def _forget_partition(self, partition: Partition) -> None:
         self.coordinator.forget_partition(partition)
         self._settlement.forget_partition(partition)
 
     # -- consumer groups
 
-    def _open_groups(self) -> GroupCoordinator:
+    def _group_config(self) -> GroupConfig:
         config, limits = self.config, self.config.limits
-        groups = GroupCoordinator(
-            GroupConfig(
-                min_session_timeout_ms=config.group_min_session_timeout_ms,
-                max_session_timeout_ms=config.group_max_session_timeout_ms,
-                initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
-                max_groups=limits.groups,
-                max_members_per_group=limits.group_members,
-            ),
-            new_member_id=lambda client_id: f"{client_id}-{self._new_uuid()}",
-            store=self._store_group,
+        return GroupConfig(
+            min_session_timeout_ms=config.group_min_session_timeout_ms,
+            max_session_timeout_ms=config.group_max_session_timeout_ms,
+            initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
+            max_groups=limits.groups,
+            max_members_per_group=limits.group_members,
         )
-        records = {}
-        for key, record in self.store.scan(keys.GROUPS):
-            group_id, rest = keys.parse_group(key)
-            if rest == "state":
-                records[group_id] = record.value
-        groups.load(records, self.scheduler.monotonic_ms())
+
+    def _consumer_config(self) -> ConsumerConfig:
+        config = self.config
+        return ConsumerConfig(
+            session_timeout_ms=config.group_consumer_session_timeout_ms,
+            heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
+            assignment_interval_ms=config.group_consumer_assignment_interval_ms,
+            assignors=tuple(dict.fromkeys(config.group_consumer_assignors)),
+            migration_policy=MigrationPolicy(config.group_consumer_migration_policy),
+        )
+
+    def _open_groups(self) -> Groups:
+        self._group_store = GroupStore(self.store, self.scheduler, self.arm_group_timer)
+        groups = Groups(
+            self._group_config(),
+            self._consumer_config(),
+            self.topics,
+            new_member_id=lambda client_id: f"{client_id}-{self._new_uuid()}",
+            store=self._group_store.change,
+        )
+        groups.load(self._group_store.load(), self.scheduler.monotonic_ms())
         return groups
-
-    def _store_group(
-        self, group_id: str, record: GroupRecord | None, done: Callable[[Exception | None], None]
-    ) -> None:
-        key = keys.group_state(group_id)
-        try:
-            lsn = self.store.apply([Put(key, record) if record is not None else Delete(key)]).lsn
-        except StoreFailed as failure:
-            done(failure)
-            return
-
-        def stored(error: Exception | None) -> None:
-            done(error)
-            self.arm_group_timer()  # what follows from it may have set a deadline
-
-        self.store.when_durable(lsn, stored)
 
     def arm_group_timer(self) -> None:
         """Call after anything that may have moved a group's next deadline."""
@@ -218,13 +231,76 @@ class Node:
         self.groups.tick(self.scheduler.monotonic_ms())
         self.arm_group_timer()
 
+    def _open_offset_expiry(self) -> OffsetExpiry:
+        expiry = OffsetExpiry(
+            self.store,
+            self.scheduler,
+            self.offsets,
+            self.groups.describe,
+            lambda: [group.group_id for group in group_views.all_groups(self)],
+            lambda group_id: self.groups.delete(group_id, lambda _: None),
+            self._group_store.empty_since_ms,
+        )
+        expiry.configure(
+            self.config.offsets_retention_minutes * 60_000, self.config.offsets_retention_check_interval_ms
+        )
+        return expiry
+
+    # -- settings
+
+    def _restore_settings(self) -> None:
+        for level in Level:
+            record = self.store.get(keys.broker_config(level.value))
+            for reason in self.settings.restore(level, record.value) if record is not None else ():
+                log.warning("a stored setting is left out: %s", reason)
+        self.config = self.settings.current
+
+    def stored_settings(self, level: Level) -> dict[str, str]:
+        """What the next change on this level builds on: durable or not, it will be in force."""
+        record = self.store.get(keys.broker_config(level.value))
+        return dict(record.value) if record is not None else {}
+
+    def configure(
+        self, level: Level, values: dict[str, str], done: Callable[[KafkaError | None], None]
+    ) -> None:
+        """Replace what is set on a level by these checked values; in force, and `done`, when that is durable."""
+        try:
+            lsn = self.store.apply([Put(keys.broker_config(level.value), values)]).lsn
+        except StoreFailed as failure:
+            done(storage_error("settings", failure))
+            return
+        self.settings.stored(level, values)
+
+        def durable(error: Exception | None) -> None:
+            if error is not None:
+                done(storage_error("settings", error))
+                return
+            self.settings.put(level, values)
+            self._put_settings_in_force()
+            done(None)
+
+        self.store.when_durable(lsn, durable)
+
+    def _put_settings_in_force(self) -> None:
+        config = self.config = self.settings.current
+        self.topics.reconfigure(config)
+        self.coordinator.limit_timeouts(config.transaction_max_timeout_ms)
+        self.groups.reconfigure(self._group_config())
+        self.offset_expiry.configure(
+            config.offsets_retention_minutes * 60_000, config.offsets_retention_check_interval_ms
+        )
+
     # -- stop
 
-    def stop(self) -> None:
-        """A clean stop: everything written is flushed, and open transactions are handed to the next start (D2)."""
+    def stop(self, done: Callable[[Exception | None], None]) -> None:
+        """A clean stop: everything written is flushed, and open transactions are handed to the next start (D2).
+
+        `done` when the last file is closed, with the error of a store that has failed.
+        """
         if self._group_timer is not None:
             self._group_timer.cancel()
         self.coordinator.close()
+        self.offset_expiry.close()
         self._settlement.close()
         clean = self.topics.close()
         try:
@@ -232,4 +308,4 @@ class Node:
             self.store.apply([Put(keys.NODE, {**self._node_record, "clean": clean})])
         except StoreFailed as failure:
             log.error("not a clean stop: the metadata store has failed: %s", failure)
-        self.store.close()
+        self.store.close(done)

@@ -76,7 +76,9 @@ async def _serve(config: BrokerConfig, say: Callable[[str], None]) -> None:
         await stop.wait()
         say("stopping")
         await server.close()
-        node.stop()
+        stopped: asyncio.Future[None] = loop.create_future()
+        node.stop(lambda _: stopped.set_result(None))  # a failed store has said so itself
+        await stopped
     finally:
         disk.close()
         lock.release()

@@ -14,9 +14,7 @@ from wire.errors import ErrorCode, KafkaError
 from wire.records import iterate_records
 
 
-def admit(
-    rules: Rules, header: BatchHeader, records: Buffer, now_ms: int
-) -> tuple[BatchHeader, Buffer, int]:
+def admit(rules: Rules, header: BatchHeader, records: Buffer, now_ms: int) -> tuple[BatchHeader, Buffer, int]:
     """(header, batch, log append time in ms or -1) to go on with.
 
     Raises:

@@ -75,7 +75,7 @@ def _one_of(*allowed: str) -> Callable[[str], None]:
 def _list_of(*allowed: str) -> Callable[[str], None]:
     def check(value: str) -> None:
         for part in value.split(","):
-            if part.strip() not in allowed:
+            if value and part.strip() not in allowed:
                 raise ValueError(f"each part must be one of {', '.join(allowed)}")
 
     return check
@@ -96,7 +96,7 @@ _bool = _one_of("true", "false")
 # fmt: off
 _SETTINGS = (
     Setting("cleanup.policy", _LIST, "delete", _list_of("delete", "compact"),
-            "What happens to old data: delete, compact, or both. Kept and shown; neither is done yet.",
+            "What happens to old data: delete, compact, both or nothing. Kept and shown; nothing is done yet.",
             "log.cleanup.policy"),
     Setting("compression.gzip.level", _INT, "-1", _number(-1, 9),
             _NO_EFFECT + "batches are kept as the producer compressed them.", "compression.gzip.level"),
@@ -166,15 +166,24 @@ _SETTINGS = (
 SETTINGS: Mapping[str, Setting] = {setting.name: setting for setting in _SETTINGS}
 
 
+def find(name: str) -> Setting:
+    """
+    Raises:
+        KafkaError: INVALID_CONFIG.
+    """
+    setting = SETTINGS.get(name)
+    if setting is None:
+        raise KafkaError(ErrorCode.invalid_config, f"unknown topic setting {name!r}")
+    return setting
+
+
 def check(name: str, value: str | None) -> str:
     """The value, if the setting exists and takes it.
 
     Raises:
         KafkaError: INVALID_CONFIG with the reason.
     """
-    setting = SETTINGS.get(name)
-    if setting is None:
-        raise KafkaError(ErrorCode.invalid_config, f"unknown topic setting {name!r}")
+    setting = find(name)
     if value is None:
         raise KafkaError(ErrorCode.invalid_config, f"{name} needs a value")
     value = value.strip()

@@ -1,7 +1,8 @@
 """The topics of this node: their records in the metadata store and their range logs on disk.
 
 A topic is published by one store batch (its record and its layout) after its first segment's file is durable, so a
-crash leaves a whole topic or none. The layout names every segment of the topic's range, in chain order.
+crash leaves a whole topic or none. The layout names every segment of the topic's ranges. Changes to a topic that is
+there are in `broker.topic_changes`.
 """
 
 from __future__ import annotations
@@ -9,17 +10,17 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from uuid import UUID
 
-from broker import topic_config
+from broker import layouts, topic_config
 from broker.config import BrokerConfig
+from broker.topic import Rules, Topic
 from storage.cache import SegmentCache
 from storage.clock import Scheduler
 from storage.disk import Disk
-from storage.layout import LogConfig, RollEvent, SegmentInfo
+from storage.layout import RollEvent, SegmentInfo, chains
 from storage.range_log import RangeLog
 from storage.recovery import RecoveryReport, create_range, open_range
 from txn import keys
@@ -29,21 +30,6 @@ from txn.partition import Partition
 from wire.errors import ErrorCode, KafkaError
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-
-
-@dataclass(slots=True, eq=False)
-class Topic:
-    """A topic that is there. `config` holds the settings that differ from the defaults."""
-
-    name: str
-    id: UUID
-    config: dict[str, str]
-    log: RangeLog
-    partitions: list[Partition]
-    max_message_bytes: int
-
-    def setting(self, name: str) -> str:
-        return self.config.get(name, topic_config.SETTINGS[name].default)
 
 
 Created = Callable[[Topic | KafkaError], None]
@@ -67,7 +53,8 @@ class Topics:
         self._disk = disk
         self._store = store
         self._scheduler = scheduler
-        self._config = config
+        self.config = config
+        """The broker's: its limits and the defaults of topics."""
         self._new_uuid = new_uuid
         self._segment_ids = IdBlocks(store, keys.SEGMENT_IDS)
         self._by_name: dict[str, Topic] = {}
@@ -75,6 +62,8 @@ class Topics:
         self._creating: dict[str, list[Created]] = {}
         self._cache = SegmentCache()
         self._partition_count = 0
+        self.changes = 0
+        """Grows whenever a topic is made, deleted or given more partitions."""
         self._term = term
         self._on_failure = on_failure
         self.forget_partition: Callable[[Partition], None] = lambda _: None
@@ -116,48 +105,51 @@ class Topics:
             )
         if name in self._by_name or name in self._creating:
             raise KafkaError(ErrorCode.topic_already_exists, f"topic {name!r} already exists")
-        limits = self._config.limits
+        self.check_room(partitions, partitions)
+        return {key: topic_config.check(key, value) for key, value in config.items()}
+
+    def check_room(self, partitions: int, added: int) -> None:
+        """
+        Raises:
+            KafkaError: INVALID_PARTITIONS where a topic of so many, or so many more on this broker, are too many.
+        """
+        limits = self.config.limits
         if not 0 < partitions <= limits.partitions_per_topic:
             raise KafkaError(
                 ErrorCode.invalid_partitions,
                 f"{partitions} partitions are refused: a topic has 1 to {limits.partitions_per_topic}",
             )
-        if self._partition_count + partitions > limits.partitions:
+        if self._partition_count + added > limits.partitions:
             raise KafkaError(
                 ErrorCode.invalid_partitions, f"this broker has its limit of {limits.partitions} partitions"
             )
-        return {key: topic_config.check(key, value) for key, value in config.items()}
+
+    def count_partitions(self, added: int) -> None:
+        """So many more (or fewer) count against the limit from now on."""
+        self._partition_count += added
 
     def create(self, name: str, partitions: int, config: Mapping[str, str | None], done: Created) -> None:
         """Create a topic of one range; `done` when it is durable, with the error otherwise."""
         try:
             checked = self.check_new(name, partitions, config)
             topic_id = self._new_uuid()
-            segment_id = self._allocate_segment_id()
+            segment_id = self.allocate_segment_id()
         except KafkaError as refused:
             done(refused)
             return
         except StoreFailed as failure:
-            done(_storage_error(name, failure))
+            done(storage_error(f"topic {name!r}", failure))
             return
         self._creating[name] = [done]
         self._partition_count += partitions
 
         def made(log: RangeLog | None, error: OSError | None) -> None:
             if log is None:
-                self._created(name, partitions, _storage_error(name, error))
+                self._created(name, partitions, storage_error(f"topic {name!r}", error))
             else:
-                self._publish_new(name, topic_id, segment_id, partitions, checked, log)
+                self._publish_new(name, topic_id, segment_id, checked, log)
 
-        create_range(
-            self._disk,
-            self._scheduler,
-            made,
-            first=0,
-            last=partitions - 1,
-            segment_id=segment_id,
-            **self._log_arguments(name, topic_id, checked),
-        )
+        self.create_range(name, topic_id, checked, 0, partitions - 1, segment_id, made)
 
     def create_or_join(self, name: str, partitions: int, done: Created) -> None:
         """As `create`, but where another request is creating it just now, its result is this one's too."""
@@ -172,27 +164,26 @@ class Topics:
         name: str,
         topic_id: UUID,
         segment_id: int,
-        partitions: int,
         config: dict[str, str],
         log: RangeLog,
     ) -> None:
         """The first segment's file is durable: let the store name it."""
-        info = SegmentInfo(segment_id, 0, partitions - 1, "ACTIVE")
+        partitions = log.last + 1
         record = {"id": topic_id.bytes, "partitions": partitions, "config": config}
-        layout = {"epoch": 1, "segments": [_segment_record(info)]}
+        layout = layouts.new_layout(SegmentInfo(segment_id, 0, log.last, "ACTIVE"))
         try:
             lsn = self._store.apply(
                 [Put(keys.topic(name), record, ABSENT), Put(keys.layout(name), layout, ABSENT)]
             ).lsn
         except StoreFailed as failure:
-            self._created(name, partitions, _storage_error(name, failure))
+            self._created(name, partitions, storage_error(f"topic {name!r}", failure))
             return
 
         def durable(error: Exception | None) -> None:
             if error is not None:
-                self._created(name, partitions, _storage_error(name, error))
+                self._created(name, partitions, storage_error(f"topic {name!r}", error))
             else:
-                self._created(name, partitions, self._add(name, topic_id, config, log, partitions))
+                self._created(name, partitions, self._add(name, topic_id, config, [log]))
 
         self._store.when_durable(lsn, durable)
 
@@ -201,24 +192,33 @@ class Topics:
         for done in self._creating.pop(name):
             done(result)
 
-    def _add(
-        self, name: str, topic_id: UUID, config: dict[str, str], log: RangeLog, partitions: int
-    ) -> Topic:
-        topic = Topic(
-            name,
-            topic_id,
-            config,
-            log,
-            [Partition(name, topic_id, index, log) for index in range(partitions)],
-            min(
-                self._config.message_max_bytes,
-                int(config.get("max.message.bytes", self._config.message_max_bytes)),
-            ),
-        )
+    def _add(self, name: str, topic_id: UUID, config: dict[str, str], ranges: list[RangeLog]) -> Topic:
+        topic = Topic.opened(name, topic_id, config, Rules.of(config, self.config), ranges)
+        self.changes += 1
         self._by_name[name] = topic
         self._by_id[topic_id] = topic
-        self._partition_count += partitions
         return topic
+
+    def create_range(
+        self,
+        name: str,
+        topic_id: UUID,
+        config: Mapping[str, str],
+        first: int,
+        last: int,
+        segment_id: int,
+        made: Callable[[RangeLog | None, OSError | None], None],
+    ) -> None:
+        """Make the log of a topic's new range; `made` when its file is durable. No layout names it yet."""
+        create_range(
+            self._disk,
+            self._scheduler,
+            made,
+            first=first,
+            last=last,
+            segment_id=segment_id,
+            **self._log_arguments(name, topic_id, config),
+        )
 
     def _log_arguments(self, name: str, topic_id: UUID, config: Mapping[str, str]) -> dict[str, Any]:
         """What making and opening a topic's range log have in common."""
@@ -230,45 +230,39 @@ class Topics:
                     topic.partitions[index].wake()
 
         return {
-            "directory": _directory(name, topic_id),
+            "directory": layouts.directory(name, topic_id),
             "topic_id": topic_id,
             "term": self._term,
-            "config": LogConfig(
-                segment_bytes=int(config.get("segment.bytes", self._config.segment_bytes)),
-                max_batch_bytes=int(config.get("max.message.bytes", self._config.message_max_bytes)),
-                flush_linger_ms=self._config.flush_linger_ms,
-                producer_ttl_ms=self._config.producer_id_expiration_ms,
-                max_producers=self._config.limits.producers_per_topic,
-            ),
+            "config": Rules.of(config, self.config).log_config(self.config),
             "cache": self._cache,
-            "allocate_segment_id": self._allocate_segment_id,
+            "allocate_segment_id": self._segment_id_for_roll,
             "publish": partial(self._publish_roll, name),
             "on_sealed": partial(self._record_sealed, name),
             "on_progress": progressed,
             "on_failed": self._on_failure,
         }
 
-    def _allocate_segment_id(self) -> int:
+    def allocate_segment_id(self) -> int:
+        """A number no segment of any topic ever had. Raises StoreFailed."""
         return self._segment_ids.allocate()[0]
+
+    def _segment_id_for_roll(self) -> int:
+        try:
+            return self.allocate_segment_id()
+        except StoreFailed as failure:
+            # A roll takes it as it takes a full disk: the segment grows on, and nothing is lost.
+            raise OSError(str(failure)) from failure
 
     # -- roll
 
     def _publish_roll(self, name: str, event: RollEvent, done: Callable[[OSError | None], None]) -> None:
-        """The child takes the parent's place as the tail: a conditional write on the layout (design, section 5).
-
-        The parent stays ACTIVE in the layout until its footer is durable: then `_record_sealed` says so.
-        """
-        key = keys.layout(name)
-        record = self._store.get(key)
+        """A conditional write on the layout: the child takes the parent's place as the tail (design, section 9)."""
+        record = self._store.get(keys.layout(name))
         if record is None:
-            done(OSError(f"topic {name!r} was deleted"))
-            return
-        segments = record.value["segments"]
-        parent = next(segment for segment in segments if segment["id"] == event.parent_id)
-        child = SegmentInfo(event.child_id, parent["first"], parent["last"], "ACTIVE", (event.parent_id,))
-        layout = {"epoch": record.value["epoch"] + 1, "segments": [*segments, _segment_record(child)]}
+            return  # the topic is being deleted, and its log with it: the roll ends there
+        layout = layouts.with_child(record.value, event)
         try:
-            lsn = self._store.apply([Put(key, layout, record.version)]).lsn
+            lsn = self._store.apply([Put(keys.layout(name), layout, record.version)]).lsn
         except StoreFailed as failure:
             done(OSError(str(failure)))
             return
@@ -279,13 +273,7 @@ class Topics:
         record = self._store.get(keys.layout(name))
         if record is None:
             return
-        segments = [
-            {**segment, "state": "SEALED", "end_offsets": dict(end_offsets)}
-            if segment["id"] == segment_id
-            else segment
-            for segment in record.value["segments"]
-        ]
-        layout = {"epoch": record.value["epoch"] + 1, "segments": segments}
+        layout = layouts.with_sealed(record.value, segment_id, end_offsets)
         with contextlib.suppress(StoreFailed):
             self._store.apply([Put(keys.layout(name), layout, record.version)])
 
@@ -293,7 +281,9 @@ class Topics:
 
     def delete(self, topic: Topic, more_ops: Sequence[Op], done: Deleted) -> None:
         """Remove a topic, its records and its files; `done` when that is durable. Transactions let go of it."""
-        ops: list[Op] = [Delete(keys.topic(topic.name)), Delete(keys.layout(topic.name)), *more_ops]
+        name = topic.name
+        ops: list[Op] = [Delete(keys.topic(name)), Delete(keys.layout(name)), Delete(keys.log_starts(name))]
+        ops += more_ops
         layout = self._store.get(keys.layout(topic.name))
         for segment in layout.value["segments"] if layout else ():
             ops.append(Delete(keys.resolved(segment["id"])))
@@ -303,6 +293,7 @@ class Topics:
         except StoreFailed as failure:
             done(KafkaError(ErrorCode.kafka_storage_error, str(failure)))
             return
+        self.changes += 1
         del self._by_name[topic.name]
         del self._by_id[topic.id]
         self._partition_count -= len(topic.partitions)
@@ -319,11 +310,18 @@ class Topics:
         self._store.when_durable(lsn, durable)
 
     def _remove_files(self, topic: Topic) -> None:
-        try:
-            topic.log.delete()
-        except OSError as error:
-            # The topic is gone all the same; the next start removes folders that no topic names.
-            self._on_failure(_storage_error(topic.name, error))
+        for log in topic.ranges:
+            try:
+                log.delete()
+            except OSError as error:
+                # The topic is gone all the same; the next start removes folders that no topic names.
+                self._on_failure(storage_error(f"topic {topic.name!r}", error))
+
+    def reconfigure(self, config: BrokerConfig) -> None:
+        """Other defaults of the broker are in force, for topics that set nothing else."""
+        self.config = config
+        for topic in self._by_name.values():
+            topic.reconfigure(topic.config, config)
 
     # -- start and stop
 
@@ -341,20 +339,25 @@ class Topics:
             config = dict(record.value["config"])
             layout = self._store.get(keys.layout(name))
             assert layout is not None, f"topic {name!r} has no layout: both are written in one batch"
-            segments = [_segment_info(segment) for segment in layout.value["segments"]]
-            partitions = record.value["partitions"]
-            log, report = open_range(
-                self._disk,
-                self._scheduler,
-                first=0,
-                last=partitions - 1,
-                segments=segments,
-                **self._log_arguments(name, topic_id, config),
-            )
-            reports.append(report)
-            self._add(name, topic_id, config, log, partitions)
-            self._partition_count += partitions
-            known.add(_directory(name, topic_id).split("/")[-1])
+            log_starts = self._store.get(keys.log_starts(name))
+            segments = layouts.segments_of(layout.value)
+            ranges: list[RangeLog] = []
+            for chain in chains(segments):
+                log, report = open_range(
+                    self._disk,
+                    self._scheduler,
+                    first=chain[-1].first,
+                    last=chain[-1].last,
+                    segments=chain,
+                    others=[segment.segment_id for segment in segments],
+                    log_start_offsets=log_starts.value if log_starts else None,
+                    **self._log_arguments(name, topic_id, config),
+                )
+                ranges.append(log)
+                reports.append(report)
+            topic = self._add(name, topic_id, config, ranges)
+            self._partition_count += len(topic.partitions)
+            known.add(layouts.directory(name, topic_id).split("/")[-1])
         for folder in self._disk.list("topics"):
             if folder not in known:
                 for file in self._disk.list(f"topics/{folder}"):
@@ -374,39 +377,14 @@ class Topics:
         """Write, flush and checkpoint every log; whether nothing failed. Blocks: for a clean stop."""
         clean = True
         for topic in self._by_name.values():
-            try:
-                topic.log.close()
-            except OSError as error:
-                clean = False
-                self._on_failure(_storage_error(topic.name, error))
+            for log in topic.ranges:
+                try:
+                    log.close()
+                except OSError as error:
+                    clean = False
+                    self._on_failure(storage_error(f"topic {topic.name!r}", error))
         return clean
 
 
-def _directory(name: str, topic_id: UUID) -> str:
-    return f"topics/{name}.{topic_id.hex}"
-
-
-def _segment_record(info: SegmentInfo) -> dict[str, Any]:
-    return {
-        "id": info.segment_id,
-        "first": info.first,
-        "last": info.last,
-        "state": info.state,
-        "parents": list(info.parents),
-        "end_offsets": None,
-    }
-
-
-def _segment_info(record: dict[str, Any]) -> SegmentInfo:
-    return SegmentInfo(
-        record["id"],
-        record["first"],
-        record["last"],
-        record["state"],
-        tuple(record["parents"]),
-        end_offsets=record["end_offsets"],
-    )
-
-
-def _storage_error(name: str, error: Exception | None) -> KafkaError:
-    return KafkaError(ErrorCode.kafka_storage_error, f"topic {name!r}: {error}")
+def storage_error(what: str, error: Exception | None) -> KafkaError:
+    return KafkaError(ErrorCode.kafka_storage_error, f"{what}: {error}")

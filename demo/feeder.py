@@ -9,18 +9,18 @@ from kafka.errors import KafkaError
 from kafka.structs import ConsumerGroupMetadata
 
 from demo.flights import Flight, encode, read_flights
-from demo.plan import FEEDERS, Plan, Report, Stage, Wires, client_settings
+from demo.plan import FEEDERS, KillOrder, Plan, Report, Stage, Wires, client_settings
 from demo.transactions import Transactions, patiently
 
 STAGE: Stage = "flights"
 
 
 class Feeder:
-    def __init__(self, plan: Plan, wires: Wires, worker: int, kill_at: int | None) -> None:
+    def __init__(self, plan: Plan, wires: Wires, worker: int, kill_order: KillOrder | None) -> None:
         self._plan = plan
         self._wires = wires
         self._worker = worker
-        self._kill_at = kill_at
+        self._kill_order = kill_order
         self._flights = list(read_flights(plan.flights, shard=worker, shards=FEEDERS))
         wires.go.wait()
         self._slot = TopicPartition(plan.source_topic, worker)
@@ -55,10 +55,10 @@ class Feeder:
             transactions.begin()
             half = len(chunk) // 2
             self._send(chunk[:half], name)
-            if self._kill_at is not None and position >= self._kill_at and not transactions.is_to_abort():
-                self._kill_at = None
+            order = self._kill_order
+            if order and half and not transactions.is_to_abort() and order.is_due(position):
                 transactions.flush()
-                self._wires.ask_for_kill(report._replace(kind="kill-me"))
+                order.carry_out(self._wires, report._replace(kind="kill-me"))
             self._send(chunk[half:], name)
             transactions.send_offsets(
                 {self._slot: end}, ConsumerGroupMetadata(group_id=self._plan.feeder_group), name

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from multiprocessing.queues import Queue
-from multiprocessing.synchronize import Event
+from multiprocessing.synchronize import Event, Semaphore
 from typing import Any, Literal, NamedTuple
 
 FLIGHT_PARTITIONS = 6
@@ -62,7 +62,7 @@ class Report(NamedTuple):
     committed, aborted: the broker acknowledged this end of the transaction.
     in-doubt: an error came instead; `resolved` says what the broker said afterwards, None when only the readers
         can tell.
-    kill-me: a transaction is open with acknowledged records in it; the worker waits for `killed`.
+    kill-me: a transaction is open with acknowledged records in it; the worker waits until the broker is dead.
     idle: nothing left to read in `partitions`.
     """
 
@@ -84,16 +84,27 @@ class Wires:
     reports: "Queue[Report]"
     go: Event
     """The topics are there."""
-    killed: Event
-    """The broker was killed, as asked."""
     stop: Event
     """Everything is read: leave."""
 
-    def ask_for_kill(self, report: Report) -> None:
+
+@dataclass(frozen=True)
+class KillOrder:
+    """One stage's order to have the broker killed: once, by whichever of its workers gets so far first."""
+
+    at: int
+    """Flights that a worker has behind it by then."""
+    permit: Semaphore
+    killed: Event
+
+    def is_due(self, done: int) -> bool:
+        """Whether the asking worker is the one; True only once."""
+        return done >= self.at and self.permit.acquire(block=False)
+
+    def carry_out(self, wires: Wires, report: Report) -> None:
         """Have the broker killed, and go on only when it is dead."""
-        self.reports.put(report)
+        wires.reports.put(report)
         self.killed.wait()
-        self.killed.clear()
 
 
 def client_settings(plan: Plan) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from kafka.admin import KafkaAdminClient, NewTopic
 
-from demo.audit import Verdict, audit
+from demo.audit import Check, Verdict, audit
 from demo.flights import plain_totals
 from demo.ledger import Ledger
 from demo.plan import (
@@ -15,14 +15,16 @@ from demo.plan import (
     FLIGHT_PARTITIONS,
     TOTAL_PARTITIONS,
     TOTALLERS,
+    KillOrder,
     Plan,
     Report,
+    Stage,
     Wires,
     client_settings,
 )
 from demo.screen import LABELS, Screen
 from demo.server import Server
-from demo.workers import end_workers, start_workers
+from demo.workers import end_workers, kill_orders, start_workers
 
 SILENCE_S = 120.0
 
@@ -45,18 +47,25 @@ class Run:
 
     def run(self) -> Verdict:
         context = multiprocessing.get_context("spawn")
-        wires = Wires(context.Queue(), context.Event(), context.Event(), context.Event())
-        processes = start_workers(context, self.plan, wires)
+        wires = Wires(context.Queue(), context.Event(), context.Event())
+        orders = kill_orders(context, self.plan)
+        processes = start_workers(context, self.plan, wires, orders)
         try:
             create_topics(self.plan)
             wires.go.set()
-            self._stream(wires)
+            self._stream(wires, orders)
         finally:
             end_workers(processes)
         self.screen.tell("counting: both topics from the start, read_committed, and the file itself")
-        return audit(self.plan, self.ledger, plain_totals(self.plan.flights), context)
+        verdict = audit(self.plan, self.ledger, plain_totals(self.plan.flights), context)
+        if orders:
+            killed = Check(
+                self.kills == len(orders), f"the broker was killed in mid-transaction {self.kills} times"
+            )
+            verdict.checks.append(killed)
+        return verdict
 
-    def _stream(self, wires: Wires) -> None:
+    def _stream(self, wires: Wires, orders: dict[Stage, KillOrder]) -> None:
         """Follow the workers' reports until all flights are through both stages and all workers have left."""
         left = FEEDERS + TOTALLERS
         while left:
@@ -70,7 +79,7 @@ class Run:
                 left -= 1
                 self._feeders_done += report.stage == "flights"
             elif report.kind == "kill-me":
-                self._kill(report, wires)
+                self._kill(report, orders[report.stage])
             elif report.kind == "idle":
                 self._idle[report.worker] = report.partitions
                 if self._all_is_read():
@@ -94,11 +103,11 @@ class Run:
         if report.kind == "committed" or report.resolved:
             self.screen.advance(report.stage, report.flights)
 
-    def _kill(self, report: Report, wires: Wires) -> None:
+    def _kill(self, report: Report, order: KillOrder) -> None:
         assert self.server is not None
         self.server.kill()
         self.kills += 1
-        wires.killed.set()
+        order.killed.set()
         self.screen.tell(
             f"{LABELS[report.stage]}: transaction {report.transaction} is open with records written;"
             " broker killed (SIGKILL)"

@@ -14,7 +14,7 @@ from kafka.errors import KafkaError
 from kafka.structs import OffsetAndMetadata
 
 from demo.flights import FlightRecord, decode
-from demo.plan import Plan, Report, Stage, Wires, client_settings
+from demo.plan import KillOrder, Plan, Report, Stage, Wires, client_settings
 from demo.transactions import Transactions, patiently
 
 STAGE: Stage = "airport-totals"
@@ -25,11 +25,11 @@ def encode_total(transaction: str, departures: int, arrivals: int) -> bytes:
 
 
 class Totaller:
-    def __init__(self, plan: Plan, wires: Wires, worker: int, kill_at: int | None) -> None:
+    def __init__(self, plan: Plan, wires: Wires, worker: int, kill_order: KillOrder | None) -> None:
         self._plan = plan
         self._wires = wires
         self._worker = worker
-        self._kill_at = kill_at
+        self._kill_order = kill_order
         self._done = 0
         wires.go.wait()
         self._transactions = Transactions(plan, STAGE, worker)
@@ -44,10 +44,18 @@ class Totaller:
             max_poll_records=2 * plan.flights_per_transaction,
             fetch_max_wait_ms=200,
         )
+        # A poll that runs out while kafka-python 3.0.12 rejoins for news of its topics' partitions loses the
+        # assignment for good. So let there be no news: learn of the partitions before the first join.
+        self._consumer.partitions_for_topic(plan.flights_topic)
 
     def run(self) -> None:
         while not self._wires.stop.is_set():
-            batches = self._consumer.poll(timeout_ms=300)
+            try:
+                batches = self._consumer.poll(timeout_ms=300)
+            except KafkaError:
+                # The broker is away. Whatever the poll may have taken was not processed: back to what was.
+                self._rewind()
+                continue
             if batches:
                 self._process(batches)
             else:
@@ -84,14 +92,13 @@ class Totaller:
         report = Report("committed", STAGE, self._worker, name, records=len(totals), flights=len(flights))
         try:
             transactions.begin()
-            kill = (
-                self._kill_at is not None and self._done >= self._kill_at and not transactions.is_to_abort()
-            )
+            half = len(totals) // 2
+            order = self._kill_order
+            is_due = order and half and not transactions.is_to_abort() and order.is_due(self._done)
             for index, (airport, (departures, arrivals)) in enumerate(totals.items()):
-                if kill and index == len(totals) // 2:
-                    self._kill_at = None
+                if order and is_due and index == half:
                     transactions.flush()
-                    self._wires.ask_for_kill(report._replace(kind="kill-me"))
+                    order.carry_out(self._wires, report._replace(kind="kill-me"))
                 value = encode_total(name, departures, arrivals)
                 transactions.send(self._plan.totals_topic, airport.encode(), value)
             transactions.send_offsets(offsets, self._consumer.group_metadata(), name)

@@ -7,37 +7,45 @@ import traceback
 from multiprocessing.context import SpawnContext, SpawnProcess
 
 from demo.feeder import Feeder
-from demo.plan import FEEDERS, TOTALLERS, Plan, Report, Stage, Wires
+from demo.plan import FEEDERS, TOTALLERS, KillOrder, Plan, Report, Stage, Wires
 from demo.totals import Totaller
 
-KILL_FEEDER_AT = 0.3
-KILL_TOTALLER_AT = 0.25
-"""Shares of a worker's own part (the totallers share the flights between them, so of half of all)."""
+WORKERS: dict[Stage, int] = {"flights": FEEDERS, "airport-totals": TOTALLERS}
+KILL_AT: dict[Stage, float] = {"flights": 0.15, "airport-totals": 0.2}
+"""The part of all flights that one worker has behind it when it has the broker killed: each can get so far."""
 
 
-def work(plan: Plan, wires: Wires, stage: Stage, worker: int, kill_at: int | None) -> None:
+def work(plan: Plan, wires: Wires, stage: Stage, worker: int, order: KillOrder | None) -> None:
     # Ctrl-C reaches the whole group of processes; main ends the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # kafka-python tells at length of every connection that a killed broker refuses.
     logging.getLogger("kafka").setLevel(logging.CRITICAL + 1)
     try:
         kind = Feeder if stage == "flights" else Totaller
-        kind(plan, wires, worker, kill_at).run()
+        kind(plan, wires, worker, order).run()
         wires.reports.put(Report("done", stage, worker))
     except Exception:  # noqa: BLE001 - the process ends here, and main must know why
         wires.reports.put(Report("failed", stage, worker, message=traceback.format_exc()))
 
 
-def start_workers(context: SpawnContext, plan: Plan, wires: Wires) -> list[SpawnProcess]:
-    """All workers. The first of each stage asks for the broker's death once, if the plan has kills."""
+def kill_orders(context: SpawnContext, plan: Plan) -> dict[Stage, KillOrder]:
+    """One per stage, if the plan has kills."""
+    if not plan.kills:
+        return {}
+    return {
+        stage: KillOrder(int(plan.flights * share), context.Semaphore(1), context.Event())
+        for stage, share in KILL_AT.items()
+    }
+
+
+def start_workers(
+    context: SpawnContext, plan: Plan, wires: Wires, orders: dict[Stage, KillOrder]
+) -> list[SpawnProcess]:
     processes = []
-    for stage, count, share in (
-        ("flights", FEEDERS, KILL_FEEDER_AT / FEEDERS),
-        ("airport-totals", TOTALLERS, KILL_TOTALLER_AT),
-    ):
+    for stage, count in WORKERS.items():
         for worker in range(count):
-            kill_at = int(plan.flights * share) if plan.kills and worker == 0 else None
-            process = context.Process(target=work, args=(plan, wires, stage, worker, kill_at), daemon=True)
+            arguments = (plan, wires, stage, worker, orders.get(stage))
+            process = context.Process(target=work, args=arguments, daemon=True)
             process.start()
             processes.append(process)
     return processes

@@ -218,6 +218,9 @@ def _judge_chain(disk: Disk, folder: str, topic_id: UUID, chain: list[SegmentInf
     for found in scan.found:
         if found.gap is not None:
             return CorruptLog(found.gap.path, found.gap.position, GAP + found.gap.reason)
+    tail = scan.found[-1].segment
+    if tail.state == "SEALED":
+        return CorruptLog(tail.path, tail.end, "it is sealed, but the file that continues it is absent")
     return None
 
 

@@ -21,13 +21,6 @@ def ancestors(directory: str) -> list[str]:
     return found
 
 
-def make_dir_durable(disk: Disk, directory: str) -> None:
-    """Create the folder and its parents, and block until their names are on the device."""
-    disk.make_dir(directory)
-    for path in ancestors(directory):
-        disk.flush_dir(path)
-
-
 def start_dir_chain(disk: Disk, directory: str, done: Callable[[OSError | None], None]) -> int:
     """Flush the folder and all above it in the background; `done` is called once per folder. How many.
 

@@ -148,7 +148,8 @@ class ProducerStates:
         batches.append(batch)
 
     def forget(self, producer_id: int) -> None:
-        del self.states[producer_id]
+        if self.states.pop(producer_id, None) is None:
+            return
         self.budget.count -= 1
 
     def clear(self) -> None:

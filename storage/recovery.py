@@ -64,8 +64,9 @@ class Recovery(ChainScan):
         cut = found.gap or found.torn
         if cut is not None:
             self.report.cuts.append(cut)
-        if cut is not None or found.ended:
-            # Cutting and reserving anew makes zeros of it, so no later scan meets bytes of this life.
+        if cut is not None or (found.ended and found is self.found[-1]):
+            # Cutting and reserving anew makes zeros of it, so no later scan meets bytes of this life. A parent's
+            # end mark stays: half a cut could leave pieces of its footer behind, and nothing to explain them.
             file.truncate(segment.end)
             segment.allocated = segment.end
         file.flush()

@@ -59,6 +59,10 @@ class PartitionTransactions:
         """Whether this transaction is open here."""
         return key in self._open
 
+    def open_transactions(self) -> list[tuple[TxnKey, int]]:
+        """(transaction, first offset) of each that is open here, by offset."""
+        return list(self._open.items())
+
     @property
     def open_count(self) -> int:
         return len(self._open)

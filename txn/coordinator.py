@@ -11,7 +11,8 @@ InitProducerId fences and aborts within the call (T7); what is past its deadline
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from storage.clock import Scheduler, Timer
@@ -19,11 +20,12 @@ from txn import keys
 from txn.ending import Ending
 from txn.group_state import GroupLimits, GroupTransaction
 from txn.group_transactions import GroupTransactions
-from txn.identities import Identities, Identity, IdentityReply, Reply, unavailable
+from txn.identities import Identities, Identity, IdentityReply, InitRequest, Reply, unavailable
 from txn.metastore import MetaStore, Put, StoreFailed
 from txn.offsets import GroupOffsets
 from txn.partition import Partition
 from txn.transaction import (
+    NEVER_MS,
     LastEnd,
     PendingOffset,
     State,
@@ -42,6 +44,8 @@ class TxnConfig:
     """Limits of the coordinator. Times in milliseconds, as Kafka's broker configs of the same meaning."""
 
     max_timeout_ms: int = 900_000
+    two_phase_commit: bool = False
+    """Whether producers may ask for two-phase commit (KIP-939): transactions that no deadline ends."""
     max_open_transactions: int = 20_000
     max_transactional_ids: int = 1_000_000
     max_partitions_per_transaction: int = 20_000
@@ -73,6 +77,7 @@ class Coordinator:
             fence_term=fence_term,
             max_ids=config.max_transactional_ids,
             max_timeout_ms=config.max_timeout_ms,
+            two_phase_enabled=config.two_phase_commit,
         )
         self.group_transactions = GroupTransactions(
             store,
@@ -83,6 +88,8 @@ class Coordinator:
             begin=self._begin,
             abort_open=self._abort,
         )
+        self.forget_producer: Callable[[int], None] = lambda _: None
+        """Called with a producer id whose sequences start anew in every partition."""
         self._open_count = 0
         # The term in the upper half: a number is never used twice, also where a crash took its transaction's header.
         self._next_seq = (term << 32) + 1
@@ -104,11 +111,17 @@ class Coordinator:
     def get(self, transactional_id: str) -> TransactionalId | None:
         return self._ids.get(transactional_id)
 
-    def init_producer(
-        self, name: str | None, timeout_ms: int, producer_id: int, epoch: int, reply: IdentityReply
-    ) -> None:
+    def limit_timeouts(self, max_timeout_ms: int) -> None:
+        """Another limit for the timeouts that producers ask for from now on."""
+        self._ids.max_timeout_ms = max_timeout_ms
+
+    def transactional_ids(self) -> Iterator[TransactionalId]:
+        """All of them, each with its open transaction if there is one."""
+        return iter(self._ids)
+
+    def init_producer(self, request: InitRequest, reply: IdentityReply) -> None:
         """InitProducerId: see `Identities.init_producer`."""
-        self._ids.init_producer(name, timeout_ms, producer_id, epoch, self._abort, reply)
+        self._ids.init_producer(request, self._abort, reply)
 
     # -- writes and offsets
 
@@ -129,13 +142,13 @@ class Coordinator:
             return
         try:
             held = self._ids.holder(name, producer_id, epoch)
-            transaction = held.open or self._begin(held)
+            transaction = self._writable(held) or self._begin(held)
             change(transaction)
             self._store_header(transaction)
         except KafkaError as refused:
             reply(refused)
             return
-        self._reply_when_written(reply)
+        self._reply_when_safe(transaction, reply)
 
     def _add(self, transaction: Transaction, partitions: Iterable[TopicPartition]) -> None:
         wanted = transaction.partitions.union(partitions)
@@ -172,7 +185,7 @@ class Coordinator:
         if not name:
             raise KafkaError(ErrorCode.invalid_txn_state, "a transactional batch without a transactional id")
         held = self._ids.holder(name, producer_id, epoch)
-        transaction = held.open
+        transaction = self._writable(held)
         if held.busy:
             raise KafkaError(ErrorCode.invalid_txn_state, f"the transaction of {name!r} is ending")
         if implicit:
@@ -221,7 +234,7 @@ class Coordinator:
             return
         try:
             held = self._ids.holder(name, producer_id, epoch)
-            transaction = held.open
+            transaction = self._writable(held)
             if transaction is None:
                 if not implicit:
                     raise KafkaError(ErrorCode.invalid_txn_state, f"{name!r} has no transaction open")
@@ -247,11 +260,38 @@ class Coordinator:
         except StoreFailed as failure:
             reply(unavailable(failure))
             return
-        self._reply_when_written(reply)
+        self._reply_when_safe(transaction, reply)
 
-    def _reply_when_written(self, reply: Reply) -> None:
-        """Written, not flushed: a killed process finds it again; after a power cut the transaction aborts (D2)."""
-        self._store.when_written(lambda error: reply(unavailable(error) if error else None))
+    def _reply_when_safe(self, transaction: Transaction, reply: Reply) -> None:
+        """Written, not flushed: a killed process finds it again; after a power cut the transaction aborts (D2).
+
+        With two-phase commit the transaction must outlive the power cut, too: flushed.
+        """
+
+        def safe(error: Exception | None) -> None:
+            reply(unavailable(error) if error else None)
+
+        if transaction.two_phase:
+            self._store.when_durable(self._store.lsn, safe)
+        else:
+            self._store.when_written(safe)
+
+    @staticmethod
+    def _writable(held: TransactionalId) -> Transaction | None:
+        """The open transaction, if there is one.
+
+        Raises:
+            KafkaError: INVALID_TXN_STATE where it was kept for a new producer (KIP-939): it can only be ended.
+        """
+        transaction = held.open
+        if transaction is not None and (transaction.producer_id, transaction.epoch) != (
+            held.producer_id,
+            held.epoch,
+        ):
+            raise KafkaError(
+                ErrorCode.invalid_txn_state, f"the prepared transaction of {held.name!r} must end first"
+            )
+        return transaction
 
     # -- ends
 
@@ -298,6 +338,9 @@ class Coordinator:
         if commit or not (bump or self._ids.may_have_lost(held)):
             raise KafkaError(ErrorCode.invalid_txn_state, f"{held.name!r} has no transaction to end")
         held.last_end = LastEnd(held.producer_id, held.epoch, False)
+        if self._ids.may_have_lost(held):
+            # Batches of it are missing, so its sequences have a gap; after this abort they may go on from anywhere.
+            self.forget_producer(held.producer_id)
         self._ids.touch(held)
         if bump:
             self._ids.bump(held)
@@ -320,7 +363,7 @@ class Coordinator:
             raise KafkaError(
                 ErrorCode.transaction_abortable, f"{transaction.membership} was superseded or is decided"
             )
-        held.last_end = LastEnd(transaction.producer_id, transaction.epoch, commit)
+        held.last_end = LastEnd(held.producer_id, held.epoch, commit)
         self._ids.touch(held)
         if bump:
             self._ids.bump(held)
@@ -340,7 +383,8 @@ class Coordinator:
         def done(error: KafkaError | None) -> None:
             if transaction.state is State.ABORTED:
                 # The verdict went against the client's wish: what is recorded of the id must say so too.
-                held.last_end = LastEnd(transaction.producer_id, transaction.epoch, False)
+                if held.last_end is not None:
+                    held.last_end = dataclasses.replace(held.last_end, committed=False)
                 self._store.apply(self._ids.record_ops(held))
             self._closed(held)
             reply(error)
@@ -386,17 +430,40 @@ class Coordinator:
             held = self._ids.get(record.value["txid"]) if record else None
             if held is None or held.busy or held.open is None or held.open.key != keys.parse_txn(key):
                 continue  # it is ending already
-            held.last_end = LastEnd(held.open.producer_id, held.open.epoch, False)
             try:
-                self._ids.bump(held)
+                self._fence(held, held.open, _swept)
             except StoreFailed:
                 return  # nothing can be recorded any more; the store has said so
-            self._abort(held, held.open, _swept)
         self._arm_timer()
+
+    def _fence(self, held: TransactionalId, transaction: Transaction, reply: Reply) -> None:
+        """Abort what is open, and let its producer hear that it is fenced. Raises StoreFailed."""
+        held.last_end = LastEnd(transaction.producer_id, transaction.epoch, False)
+        self._ids.bump(held)
+        self._abort(held, transaction, reply)
+
+    def abort_by_administrator(self, producer_id: int, reply: Reply) -> None:
+        """End this producer's open transaction as its timeout would (WriteTxnMarkers; KIP-664).
+
+        Errors: INVALID_TXN_STATE where it is not the producer's to end any more, COORDINATOR_NOT_AVAILABLE.
+        """
+        for held in self._ids:
+            transaction = held.open
+            if transaction is None or transaction.producer_id != producer_id:
+                continue
+            if held.busy:
+                held.waiting.append(lambda: self.abort_by_administrator(producer_id, reply))
+                return
+            try:
+                self._fence(held, transaction, reply)
+            except StoreFailed as failure:
+                reply(unavailable(failure))
+            return
+        reply(KafkaError(ErrorCode.invalid_txn_state, f"producer {producer_id} has no transaction open"))
 
     def _arm_timer(self) -> None:
         """One timer for the earliest deadline; at the latest in a minute, should the clock be set back."""
-        first = next(iter(self._store.scan_index(keys.OPEN_BY_DEADLINE, limit=1)), None)
+        first = next(iter(self._store.scan_index(keys.OPEN_BY_DEADLINE, high=(NEVER_MS,), limit=1)), None)
         if first is None:
             return
         now_ms = self._scheduler.now_ms()
@@ -441,10 +508,11 @@ class Coordinator:
                 f"this broker has its limit of {self._config.max_open_transactions} transactions open",
             )
         now_ms = self._scheduler.now_ms()
-        deadline_ms = now_ms + held.timeout_ms
+        deadline_ms = NEVER_MS if held.two_phase else now_ms + held.timeout_ms
         transaction = Transaction(
             held.name, held.producer_id, held.epoch, self._next_seq, now_ms, deadline_ms
         )
+        transaction.two_phase = held.two_phase
         self._next_seq += 1
         held.open = transaction
         self._open_count += 1

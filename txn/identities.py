@@ -24,6 +24,20 @@ class Identity:
 
     producer_id: int
     epoch: int
+    ongoing: tuple[int, int] | None = None
+    """(producer id, epoch) of the transaction that InitProducerId kept (KIP-939): the next EndTxn ends it."""
+
+
+@dataclass(frozen=True, slots=True)
+class InitRequest:
+    """InitProducerId. Without a `name`: an idempotent producer. -1, -1: the caller names no former identity."""
+
+    name: str | None
+    timeout_ms: int
+    producer_id: int = -1
+    epoch: int = -1
+    two_phase: bool = False
+    keep_prepared: bool = False
 
 
 IdentityReply = Callable[[Identity | KafkaError], None]
@@ -39,13 +53,21 @@ class Identities:
     """
 
     def __init__(
-        self, store: MetaStore, *, term: int, fence_term: int, max_ids: int, max_timeout_ms: int
+        self,
+        store: MetaStore,
+        *,
+        term: int,
+        fence_term: int,
+        max_ids: int,
+        max_timeout_ms: int,
+        two_phase_enabled: bool,
     ) -> None:
         self._store = store
         self._term = term
         self._fence_term = fence_term
         self._max_ids = max_ids
-        self._max_timeout_ms = max_timeout_ms
+        self.max_timeout_ms = max_timeout_ms
+        self._two_phase_enabled = two_phase_enabled
         self._ids: dict[str, TransactionalId] = {}
         self._producer_ids = IdBlocks(store, keys.PRODUCER_IDS)
 
@@ -59,8 +81,11 @@ class Identities:
         return self._ids.get(name)
 
     def may_have_lost(self, held: TransactionalId) -> bool:
-        """Whether a power cut since this id's last durable step may have taken a transaction without a trace."""
-        return held.term < self._fence_term
+        """Whether a power cut since this id's last durable step may have taken a transaction without a trace.
+
+        Not with two-phase commit: what such a producer was answered is on the disk.
+        """
+        return held.lost or (held.term < self._fence_term and not held.two_phase)
 
     def holder(self, name: str, producer_id: int, epoch: int, *, aborting: bool = False) -> TransactionalId:
         """The id's state if the caller is its present holder.
@@ -100,14 +125,17 @@ class Identities:
     def touch(self, held: TransactionalId) -> None:
         """Its record is being written in this term: nothing from before can be missing any more."""
         held.term = self._term
+        held.lost = False
 
     @staticmethod
     def record_ops(held: TransactionalId) -> list[Op]:
         return [Put(keys.txid(held.name), held.record())]
 
-    def store_and_answer(self, held: TransactionalId, reply: IdentityReply) -> None:
+    def store_and_answer(
+        self, held: TransactionalId, reply: IdentityReply, ongoing: tuple[int, int] | None = None
+    ) -> None:
         """Write the id's record; answer its identity when that is durable. Others wait in line meanwhile."""
-        identity = Identity(held.producer_id, held.epoch)
+        identity = Identity(held.producer_id, held.epoch, ongoing)
         try:
             lsn = self._store.apply(self.record_ops(held)).lsn
         except StoreFailed as failure:
@@ -131,56 +159,57 @@ class Identities:
 
     # -- InitProducerId
 
-    def init_producer(
-        self,
-        name: str | None,
-        timeout_ms: int,
-        producer_id: int,
-        epoch: int,
-        abort: Abort,
-        reply: IdentityReply,
-    ) -> None:
-        """A producer id and epoch (InitProducerId; KIP-98, KIP-360).
+    def init_producer(self, request: InitRequest, abort: Abort, reply: IdentityReply) -> None:
+        """A producer id and epoch (InitProducerId; KIP-98, KIP-360, KIP-939).
 
-        With a transactional id: fences its former holder and aborts what that left open, within the call. A caller
-        that names its (producer id, epoch) must be the holder, or repeat a call whose answer was lost.
+        With a transactional id: fences its former holder and aborts what that left open, within the call, or keeps it
+        for the next EndTxn where that is asked for. A caller that names its (producer id, epoch) must be the holder,
+        or repeat a call whose answer was lost.
 
         Errors: INVALID_REQUEST, INVALID_TRANSACTION_TIMEOUT, PRODUCER_FENCED, INVALID_PRODUCER_ID_MAPPING,
-        POLICY_VIOLATION at the limit of transactional ids, COORDINATOR_NOT_AVAILABLE when the store has failed.
+        TRANSACTIONAL_ID_AUTHORIZATION_FAILED where two-phase commit is off, POLICY_VIOLATION at the limit of
+        transactional ids, COORDINATOR_NOT_AVAILABLE when the store has failed.
         """
         try:
-            if name is None:
+            if request.name is None:
                 self._allocate_idempotent(reply)
                 return
-            self._check(name, timeout_ms)
-            held = self._ids.get(name)
+            self._check(request)
+            held = self._ids.get(request.name)
             if held is None:
-                self._first(name, timeout_ms, producer_id, reply)
+                self._first(request.name, request, reply)
                 return
             if held.busy:
-                held.waiting.append(
-                    lambda: self.init_producer(name, timeout_ms, producer_id, epoch, abort, reply)
-                )
+                held.waiting.append(lambda: self.init_producer(request, abort, reply))
                 return
-            named = (producer_id, epoch) if producer_id != -1 else None
+            named = (request.producer_id, request.epoch) if request.producer_id != -1 else None
             if named is not None and named != (held.producer_id, held.epoch):
                 if named != held.previous:
-                    raise KafkaError(ErrorCode.producer_fenced, f"{name!r} has a newer producer")
+                    raise KafkaError(ErrorCode.producer_fenced, f"{request.name!r} has a newer producer")
                 reply(Identity(held.producer_id, held.epoch))
                 return
-            self._again(held, timeout_ms, named, abort, reply)
+            self._again(held, request, named, abort, reply)
         except KafkaError as refused:
             reply(refused)
         except StoreFailed as failure:
             reply(unavailable(failure))
 
-    def _check(self, name: str, timeout_ms: int) -> None:
-        if not 0 < len(name.encode()) <= MAX_NAME_BYTES:
+    def _check(self, request: InitRequest) -> None:
+        if not 0 < len((request.name or "").encode()) <= MAX_NAME_BYTES:
             raise KafkaError(ErrorCode.invalid_request, f"a transactional id has 1 to {MAX_NAME_BYTES} bytes")
-        if not 0 < timeout_ms <= self._max_timeout_ms:
+        if request.two_phase and not self._two_phase_enabled:
+            raise KafkaError(
+                ErrorCode.transactional_id_authorization_failed,
+                "two-phase commit is not enabled on this broker",
+            )
+        if request.keep_prepared and not request.two_phase:
+            raise KafkaError(
+                ErrorCode.invalid_request, "a prepared transaction is kept with two-phase commit only"
+            )
+        if not request.two_phase and not 0 < request.timeout_ms <= self.max_timeout_ms:
             raise KafkaError(
                 ErrorCode.invalid_transaction_timeout,
-                f"transaction timeout {timeout_ms} ms is not within 1 and {self._max_timeout_ms} ms",
+                f"transaction timeout {request.timeout_ms} ms is not within 1 and {self.max_timeout_ms} ms",
             )
 
     def _allocate_idempotent(self, reply: IdentityReply) -> None:
@@ -189,32 +218,36 @@ class Identities:
             lsn, lambda error: reply(unavailable(error) if error else Identity(producer_id, 0))
         )
 
-    def _first(self, name: str, timeout_ms: int, producer_id: int, reply: IdentityReply) -> None:
-        if producer_id != -1:
+    def _first(self, name: str, request: InitRequest, reply: IdentityReply) -> None:
+        if request.producer_id != -1:
             raise KafkaError(ErrorCode.invalid_producer_id_mapping, f"{name!r} is not known here")
         if len(self._ids) >= self._max_ids:
             raise KafkaError(
                 ErrorCode.policy_violation,
                 f"this broker holds its limit of {self._max_ids} transactional ids",
             )
-        held = TransactionalId(name, self._producer_ids.allocate()[0], 0, timeout_ms, self._term)
+        held = TransactionalId(name, self._producer_ids.allocate()[0], 0, request.timeout_ms, self._term)
+        held.two_phase = request.two_phase
         self._ids[name] = held
         self.store_and_answer(held, reply)
 
     def _again(
         self,
         held: TransactionalId,
-        timeout_ms: int,
+        request: InitRequest,
         named: tuple[int, int] | None,
         abort: Abort,
         reply: IdentityReply,
     ) -> None:
-        held.timeout_ms = timeout_ms
         transaction = held.open
-        # With a transaction open the epoch moves by two, as in Kafka: one fences, one is the new producer's.
-        self.bump(held, 2 if transaction else 1, previous=named)
-        if transaction is None:
-            self.store_and_answer(held, reply)
+        kept = transaction if request.keep_prepared and held.two_phase and not held.lost else None
+        held.timeout_ms = request.timeout_ms
+        held.two_phase = request.two_phase
+        # With a transaction to abort the epoch moves by two, as in Kafka: one fences, one is the new producer's.
+        self.bump(held, 2 if transaction is not None and kept is None else 1, previous=named)
+        if transaction is None or kept is not None:
+            ongoing = (kept.producer_id, kept.epoch) if kept is not None else None
+            self.store_and_answer(held, reply, ongoing)
             return
         held.last_end = LastEnd(transaction.producer_id, transaction.epoch, False)
         identity = Identity(held.producer_id, held.epoch)

@@ -15,20 +15,28 @@ from txn.metastore import IndexSpec, Schema
 NODE = "/node"
 PRODUCER_IDS = "/producer-ids"
 SEGMENT_IDS = "/segment-ids"
+BROKER_CONFIGS = "/broker-config/"
 
 TXIDS = "/txid/"
 TXNS = "/txn/"
 TXN_OPS = "/txn-op/"
 TOPICS = "/topic/"
 LAYOUTS = "/layout/"
+LOG_STARTS = "/log-start/"
 RESOLVED = "/resolved/"
 ABORTED = "/aborted/"
 GROUPS = "/group/"
+LAST = "\U0010ffff"
+"""Behind a prefix: above every key that has it."""
 TXN_GROUPS = "/txn-group/"
 SINKS = "/sink/"
 
 TxnKey = tuple[int, int, int]
 """(producer id, epoch, txn_seq): what names a transaction, in the store and in every batch it wrote."""
+
+
+def broker_config(level: str) -> str:
+    return BROKER_CONFIGS + level
 
 
 def txid(transactional_id: str) -> str:
@@ -66,17 +74,22 @@ def layout(name: str) -> str:
     return LAYOUTS + name
 
 
+def log_starts(name: str) -> str:
+    return LOG_STARTS + name
+
+
 def resolved(segment_id: int) -> str:
     return f"{RESOLVED}{segment_id:020d}"
 
 
 def aborted(segment_id: int, partition: int, first_offset: int) -> str:
-    return f"{aborted_in(segment_id)}{partition:010d}/{first_offset:020d}"
+    return f"{aborted_in(segment_id, partition)}{first_offset:020d}"
 
 
-def aborted_in(segment_id: int) -> str:
-    """The prefix of all aborted ranges of one segment."""
-    return f"{ABORTED}{segment_id:020d}/"
+def aborted_in(segment_id: int, partition: int | None = None) -> str:
+    """The prefix of all aborted ranges of one segment, or of one partition in it."""
+    prefix = f"{ABORTED}{segment_id:020d}/"
+    return prefix if partition is None else f"{prefix}{partition:010d}/"
 
 
 def parse_aborted(path: str) -> tuple[int, int, int]:
@@ -110,6 +123,27 @@ def group_offsets(group_id: str) -> str:
 
 def group_offset(group_id: str, topic_name: str, partition: int) -> str:
     return f"{group_offsets(group_id)}{topic_name}/{partition:010d}"
+
+
+MEMBER = "member"
+ASSIGNMENT = "assignment"
+OFFSET_PART = "offset/"
+
+
+def group_members(group_id: str, kind: str) -> str:
+    """The prefix of all records of that kind, MEMBER or ASSIGNMENT, of one group."""
+    return f"{GROUPS}{quote(group_id, safe='')}/{kind}/"
+
+
+def group_member(group_id: str, kind: str, member_id: str) -> str:
+    """MEMBER: what a member of a consumer group of the new protocol wants; ASSIGNMENT: what it has and should have."""
+    return group_members(group_id, kind) + quote(member_id, safe="")
+
+
+def parse_group_member(rest: str) -> tuple[str, str]:
+    """(MEMBER or ASSIGNMENT, member id) of what `parse_group` found behind a group id; other records have no member."""
+    kind, _, escaped = rest.partition("/")
+    return kind, unquote(escaped)
 
 
 def parse_group(path: str) -> tuple[str, str]:

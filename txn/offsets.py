@@ -6,7 +6,7 @@ never hold one (group, partition): the second is refused or waits (design, secti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from txn import keys
@@ -49,6 +49,37 @@ class GroupOffsets:
             Put(keys.group_offset(group_id, topic, partition), [o.offset, o.leader_epoch, o.metadata, now_ms])
             for (topic, partition), o in offsets.items()
         ]
+
+    def group_ids(self) -> Iterator[str]:
+        """Every group that has committed offsets, without a walk over these."""
+        after = None
+        while True:
+            for key, _ in self._store.scan(keys.GROUPS, after, limit=1):
+                group_id, rest = keys.parse_group(key)
+                if rest.startswith("offset/"):
+                    yield group_id
+                    after = keys.group_offsets(group_id) + keys.LAST
+                else:
+                    after = key
+                break
+            else:
+                return
+
+    def commit_times_ms(self, group_id: str) -> Iterator[tuple[TopicPartition, int]]:
+        """When each offset of a group was committed, by the wall clock."""
+        prefix = keys.group_offsets(group_id)
+        for key, record in self._store.scan(prefix):
+            topic, partition = key[len(prefix) :].rsplit("/", 1)
+            yield (topic, int(partition)), record.value[3]
+
+    @staticmethod
+    def delete_ops(group_id: str, partitions: Iterable[TopicPartition]) -> list[Op]:
+        """What forgets these offsets of a group."""
+        return [Delete(keys.group_offset(group_id, topic, partition)) for topic, partition in partitions]
+
+    def delete_group_ops(self, group_id: str) -> list[Op]:
+        """What forgets all offsets of a group."""
+        return [Delete(key) for key, _ in self._store.scan(keys.group_offsets(group_id))]
 
     def delete_topic_ops(self, topic: str) -> list[Op]:
         """What forgets a deleted topic's offsets in every group."""

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from typing_extensions import Buffer
 
+from storage.producers import ProducerStates
 from storage.range_log import RangeLog
 from txn.buffer import PartitionTransactions
 from wire.batch import control_batch
@@ -62,10 +63,27 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        """min(first offset of the open transactions, high watermark): design D4."""
+        """min(first offset of the open transactions, high watermark): design D4. Never below the log start."""
         first_open = self.transactions.first_open_offset
-        high_watermark = self._state.high_watermark
-        return high_watermark if first_open is None else min(first_open, high_watermark)
+        state = self._state
+        if first_open is None or first_open >= state.high_watermark:
+            return state.high_watermark
+        return max(first_open, state.log_start_offset)
+
+    @property
+    def epochs(self) -> list[tuple[int, int]]:
+        """(leader epoch, first offset written under it), in order; of epochs that wrote nothing, nothing."""
+        return self._state.epochs
+
+    @property
+    def producers(self) -> ProducerStates:
+        """The idempotent producers that are remembered here."""
+        return self._state.producers
+
+    @property
+    def size_bytes(self) -> int:
+        """What its entries take in the segments that are there."""
+        return self._state.size_bytes
 
     def readable_end(self, *, read_committed: bool) -> int:
         return self.last_stable_offset if read_committed else self._state.high_watermark
@@ -110,6 +128,20 @@ class Partition:
     def segment_of(self, offset: int) -> int:
         """The id of the segment that holds an offset of this partition."""
         return self._state.indexes[self._state.chain_position(offset)].segment.segment_id
+
+    def segments_below(self, offset: int) -> list[int]:
+        """The ids of the segments that hold, or may have held, offsets of this partition below `offset`."""
+        return [index.segment.segment_id for index in self._state.indexes if index.start_offset < offset]
+
+    def advance_log_start(self, offset: int) -> None:
+        """Nothing below `offset` is there any more; the caller has made that durable. Lower than now: no change.
+
+        Raises:
+            KafkaError: OFFSET_OUT_OF_RANGE above the high watermark.
+        """
+        self._state.advance_log_start(offset)
+        self.transactions.drop_aborted_below(self._state.log_start_offset)
+        self.wake()
 
     def max_timestamp(self, *, read_committed: bool) -> tuple[int, int] | None:
         """(offset, timestamp) of the visible record with the largest timestamp; None when there is none."""

@@ -8,6 +8,7 @@ know are aborted.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +21,6 @@ from txn.offsets import GroupOffsets
 from txn.partition import Partition
 from txn.settlement import Settlement
 from txn.transaction import (
-    LastEnd,
     Membership,
     PendingOffset,
     SegmentWrite,
@@ -98,8 +98,9 @@ class TransactionRecovery:
                 ops.get(txn_key, ()),
                 ids,
             )
+        by_identity = {(held.producer_id, held.epoch): held for held in ids.values()}
         for txn_key, writes in found.items():
-            self._unknown(txn_key, writes)
+            self._unknown(txn_key, writes, by_identity.get(txn_key[:2]))
         self._result.ids = list(ids.values())
         self._collect_groups()
         if self._batch:
@@ -117,8 +118,8 @@ class TransactionRecovery:
             segment_id, index, first = keys.parse_aborted(key)
             topic = self._segment_topics.get(segment_id)
             partition = self._partition(topic, index) if topic is not None else None
-            if partition is not None:
-                last, producer_id = record.value
+            last, producer_id = record.value
+            if partition is not None and last >= partition.log_start_offset:
                 partition.transactions.add_aborted(producer_id, first, last)
 
     def _load_groups(self) -> None:
@@ -203,7 +204,7 @@ class TransactionRecovery:
             if self._decide_member(transaction, ops, held):
                 return
         elif transaction.state is State.OPEN:
-            if self._nothing_lost and held is not None and self._goes_on(transaction, held):
+            if held is not None and self._goes_on(transaction, held):
                 return
             self._verdict(transaction, State.ABORTED)
         elif transaction.state is State.PREPARING:
@@ -211,7 +212,7 @@ class TransactionRecovery:
                 self._commit_verdict(transaction)
             else:
                 self._verdict(transaction, State.ABORTED)
-                self._record_abort(transaction, held)
+                self._record_abort(held)
         elif transaction.state is State.COMMITTED and not self._is_whole(transaction, ops):
             raise LostCommit(
                 f"transaction {transaction.key} of {transaction.transactional_id!r} was committed, but flushed data "
@@ -242,7 +243,6 @@ class TransactionRecovery:
         elif (
             transaction.state is State.OPEN
             and current
-            and self._nothing_lost
             and held is not None
             and self._goes_on(transaction, held)
         ):
@@ -262,9 +262,16 @@ class TransactionRecovery:
             self._batch += self._offsets.put_ops(group_id, offsets, self._now_ms)
 
     def _goes_on(self, transaction: Transaction, held: TransactionalId) -> bool:
-        if (held.producer_id, held.epoch) != (transaction.producer_id, transaction.epoch):
+        # A two-phase producer was answered nothing that is not on the disk; a newer one may have kept this (KIP-939).
+        if not (self._nothing_lost or held.two_phase):
+            return False
+        if (held.producer_id, held.epoch) != (
+            transaction.producer_id,
+            transaction.epoch,
+        ) and not held.two_phase:
             return False
         held.open = transaction
+        transaction.two_phase = held.two_phase
         for group_id, offsets in list(transaction.offsets.items()):
             self._offsets.hold(transaction, group_id, offsets)
         self._result.resumed += 1
@@ -299,12 +306,11 @@ class TransactionRecovery:
         transaction.finalized_ms = self._now_ms
         self._batch.append(Put(keys.txn(transaction.key), transaction.header()))
 
-    def _record_abort(self, transaction: Transaction, held: TransactionalId | None) -> None:
+    def _record_abort(self, held: TransactionalId | None) -> None:
         """The id's record, written with PREPARING, foretold a commit: a repeated EndTxn must hear the verdict."""
-        if held is None or held.last_end is None:
-            return
-        if (held.last_end.producer_id, held.last_end.epoch) == (transaction.producer_id, transaction.epoch):
-            held.last_end = LastEnd(transaction.producer_id, transaction.epoch, False)
+        if held is not None and held.last_end is not None:
+            # It was the id's last end: no other can begin before it is decided.
+            held.last_end = dataclasses.replace(held.last_end, committed=False)
             self._batch.append(Put(keys.txid(held.name), held.record()))
 
     def _finish(self, transaction: Transaction, *, has_header: bool = True) -> None:
@@ -322,8 +328,14 @@ class TransactionRecovery:
                 self._result.committed += 1
         self._settlement.finished(transaction, has_header=has_header)
 
-    def _unknown(self, key: keys.TxnKey, writes: _Writes) -> None:
-        """Batches of a transaction that nobody remembers: its header was never flushed, so it never committed."""
+    def _unknown(self, key: keys.TxnKey, writes: _Writes, held: TransactionalId | None) -> None:
+        """Batches of a transaction that nobody remembers: its header was never flushed, so it never committed.
+
+        Its producer, if it is still the holder, must abort: these batches would answer for repeats of them.
+        """
         self._result.unknown += 1
+        if held is not None and held.open is None and not held.lost:
+            held.lost = True
+            self._batch.append(Put(keys.txid(held.name), held.record()))
         lost = Transaction("", *key, created_ms=0, deadline_ms=0, state=State.ABORTED, writes=writes)
         self._finish(lost, has_header=False)

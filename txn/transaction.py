@@ -21,6 +21,9 @@ from txn.keys import TxnKey
 if TYPE_CHECKING:
     from txn.partition import Partition
 
+NEVER_MS = 1 << 62
+"""The deadline of a transaction that has none (KIP-939)."""
+
 MAX_EPOCH = 32767
 """Largest producer epoch (int16). The last one is kept for fencing, as in Kafka: see `TransactionalId.next_epoch`."""
 
@@ -94,6 +97,9 @@ class Transaction:
     """Per range log, the position up to which a commit must be durable."""
     offsets: dict[str, dict[TopicPartition, PendingOffset]] = field(default_factory=dict)
     op_count: int = 0
+    two_phase: bool = False
+    """Of a KIP-939 producer: each answer waits for the disk, so that the transaction outlives everything, and no
+    deadline ends it."""
     membership: Membership | None = None
     """The group transaction that decides this one's outcome, if it is enlisted in one."""
 
@@ -183,6 +189,10 @@ class TransactionalId:
     last_end: LastEnd | None = None
     previous: tuple[int, int] | None = None
     """(producer id, epoch) before the last InitProducerId that named them: its retry gets the same answer."""
+    two_phase: bool = False
+    """Two-phase commit is enabled for this producer (KIP-939)."""
+    lost: bool = False
+    """A start found batches of its epoch whose transaction nobody remembers: it can only abort."""
     open: Transaction | None = None
     busy: bool = False
     """A durable step (an end, an InitProducerId) is under way; whoever comes meanwhile waits in line."""
@@ -198,6 +208,8 @@ class TransactionalId:
             "term": self.term,
             "last_end": [last.producer_id, last.epoch, last.committed] if last else None,
             "previous": list(self.previous) if self.previous else None,
+            "two_phase": self.two_phase,
+            "lost": self.lost,
         }
 
     @classmethod
@@ -211,6 +223,8 @@ class TransactionalId:
             record["term"],
             LastEnd(*last) if last else None,
             (previous[0], previous[1]) if previous else None,
+            record["two_phase"],
+            record["lost"],
         )
 
     def was(self, producer_id: int) -> bool:

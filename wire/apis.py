@@ -29,15 +29,33 @@ class ApiKey(IntEnum):
     HEARTBEAT = 12
     LEAVE_GROUP = 13
     SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
     ADD_PARTITIONS_TO_TXN = 24
     ADD_OFFSETS_TO_TXN = 25
     END_TXN = 26
+    WRITE_TXN_MARKERS = 27
     TXN_OFFSET_COMMIT = 28
     DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
+    DESCRIBE_LOG_DIRS = 35
+    CREATE_PARTITIONS = 37
+    DELETE_GROUPS = 42
+    INCREMENTAL_ALTER_CONFIGS = 44
+    OFFSET_DELETE = 47
+    DESCRIBE_CLUSTER = 60
+    DESCRIBE_PRODUCERS = 61
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
+    CONSUMER_GROUP_HEARTBEAT = 68
+    CONSUMER_GROUP_DESCRIBE = 69
+    DESCRIBE_TOPIC_PARTITIONS = 75
     SEALOG_GROUP_TRANSACTION = 20_000
     """Not Kafka's: `wire.group_transactions`. Its own number, far from Kafka's, which count up from 0."""
 
@@ -108,15 +126,33 @@ _SPECS: Final = (
     _spec(ApiKey.HEARTBEAT, "Heartbeat", 0, 4, 4),
     _spec(ApiKey.LEAVE_GROUP, "LeaveGroup", 0, 5, 4),
     _spec(ApiKey.SYNC_GROUP, "SyncGroup", 0, 5, 4),
+    _spec(ApiKey.DESCRIBE_GROUPS, "DescribeGroups", 0, 6, 5),
+    _spec(ApiKey.LIST_GROUPS, "ListGroups", 0, 5, 3),
     _spec(ApiKey.API_VERSIONS, "ApiVersions", 0, 4, 3),
     _spec(ApiKey.CREATE_TOPICS, "CreateTopics", 2, 7, 5),
     _spec(ApiKey.DELETE_TOPICS, "DeleteTopics", 1, 6, 4),
-    _spec(ApiKey.INIT_PRODUCER_ID, "InitProducerId", 0, 5, 2),
+    _spec(ApiKey.DELETE_RECORDS, "DeleteRecords", 0, 2, 2),
+    _spec(ApiKey.INIT_PRODUCER_ID, "InitProducerId", 0, 6, 2),
+    _spec(ApiKey.OFFSET_FOR_LEADER_EPOCH, "OffsetForLeaderEpoch", 2, 4, 4),
     _spec(ApiKey.ADD_PARTITIONS_TO_TXN, "AddPartitionsToTxn", 0, 5, 3),
     _spec(ApiKey.ADD_OFFSETS_TO_TXN, "AddOffsetsToTxn", 0, 4, 3),
     _spec(ApiKey.END_TXN, "EndTxn", 0, 5, 3),
+    _spec(ApiKey.WRITE_TXN_MARKERS, "WriteTxnMarkers", 1, 2, 1),
     _spec(ApiKey.TXN_OFFSET_COMMIT, "TxnOffsetCommit", 0, 5, 3),
     _spec(ApiKey.DESCRIBE_CONFIGS, "DescribeConfigs", 1, 4, 4),
+    _spec(ApiKey.ALTER_CONFIGS, "AlterConfigs", 0, 2, 2),
+    _spec(ApiKey.DESCRIBE_LOG_DIRS, "DescribeLogDirs", 1, 4, 2),
+    _spec(ApiKey.CREATE_PARTITIONS, "CreatePartitions", 0, 3, 2),
+    _spec(ApiKey.DELETE_GROUPS, "DeleteGroups", 0, 2, 2),
+    _spec(ApiKey.INCREMENTAL_ALTER_CONFIGS, "IncrementalAlterConfigs", 0, 1, 1),
+    _spec(ApiKey.OFFSET_DELETE, "OffsetDelete", 0, 0, _NEVER),
+    _spec(ApiKey.DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0),
+    _spec(ApiKey.DESCRIBE_PRODUCERS, "DescribeProducers", 0, 0, 0),
+    _spec(ApiKey.DESCRIBE_TRANSACTIONS, "DescribeTransactions", 0, 0, 0),
+    _spec(ApiKey.LIST_TRANSACTIONS, "ListTransactions", 0, 2, 0),
+    _spec(ApiKey.CONSUMER_GROUP_HEARTBEAT, "ConsumerGroupHeartbeat", 0, 1, 0),
+    _spec(ApiKey.CONSUMER_GROUP_DESCRIBE, "ConsumerGroupDescribe", 0, 1, 0),
+    _spec(ApiKey.DESCRIBE_TOPIC_PARTITIONS, "DescribeTopicPartitions", 0, 0, 0),
     _spec(ApiKey.SEALOG_GROUP_TRANSACTION, "SealogGroupTransaction", 0, 0, _NEVER),
 )
 

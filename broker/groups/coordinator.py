@@ -56,6 +56,11 @@ class GroupCoordinator:
         self._joiner = Joiner(self._rebalancer, new_member_id)
         self._groups = self._rebalancer.groups
 
+    @property
+    def rebalancer(self) -> Rebalancer:
+        """The groups and what they share, for the coordinator of the other protocol."""
+        return self._rebalancer
+
     # -- start and time
 
     def load(self, records: Mapping[str, Mapping[str, Any]], now_ms: int) -> None:
@@ -73,6 +78,11 @@ class GroupCoordinator:
                 if len(group.members) > rebalancer.config.max_members_per_group:
                     # The limit was lowered: the rebalance sheds those who join last.
                     rebalancer.prepare(group)
+
+    def reconfigure(self, config: GroupConfig) -> None:
+        """Go on under other limits and delays: what asks for something new meets them."""
+        self._rebalancer.config = config
+        self._joiner.config = config
 
     def next_deadline(self) -> int | None:
         """When to call `tick` next: nothing ends earlier, maybe later. None while nothing is waited for."""

@@ -25,13 +25,13 @@ class Joiner:
 
     def __init__(self, rebalancer: Rebalancer, new_member_id: Callable[[str], str]) -> None:
         self._rebalancer = rebalancer
-        self._config = rebalancer.config
+        self.config = rebalancer.config
         self._outbox = rebalancer.outbox
         self._new_member_id = new_member_id
 
     def join(self, request: JoinRequest, reply: JoinReply) -> None:
         """Answers through `reply`, once: now or when the rebalance completes."""
-        config = self._config
+        config = self.config
         if not request.group_id:
             return self._refuse(reply, ErrorCode.invalid_group_id, request.member_id)
         if not config.min_session_timeout_ms <= request.session_timeout_ms <= config.max_session_timeout_ms:
@@ -70,7 +70,7 @@ class Joiner:
 
     def _has_room(self, group: Group, member: Member | None) -> bool:
         """Kafka's group.max.size. The replacement of a static member takes no room of its own."""
-        limit = self._config.max_members_per_group
+        limit = self.config.max_members_per_group
         if group.state is GroupState.PREPARING_REBALANCE:
             # Those who have joined count, not the members there are: a group that is too large since the
             # limit was lowered sheds those who come last.
@@ -92,7 +92,7 @@ class Joiner:
     # -- newcomers
 
     def _hand_out_id(self, group: Group, request: JoinRequest, reply: JoinReply) -> None:
-        if len(group.pending) >= self._config.max_members_per_group:
+        if len(group.pending) >= self.config.max_members_per_group:
             return self._refuse(reply, ErrorCode.group_max_size_reached, NO_MEMBER_ID)
         member_id = self._new_member_id(request.client_id)
         self._rebalancer.add_pending(group, member_id, request.session_timeout_ms)
@@ -105,7 +105,7 @@ class Joiner:
             group.newcomer = True
         group.add(member, request.protocol_type)
         group.hold_join(member, reply)
-        self._rebalancer.start_session(group, member, self._config.new_member_join_timeout_ms)
+        self._rebalancer.start_session(group, member, self.config.new_member_join_timeout_ms)
         self._rebalancer.prepare_or_complete(group)
 
     # -- members

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from broker.groups.consumer.states import ConsumerGroupState
 from broker.groups.states import GroupState
 from wire.errors import ErrorCode
 
@@ -19,6 +20,10 @@ Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
 
 NO_MEMBER_ID = ""
 NO_GENERATION = -1
+
+CLASSIC_TYPE = "classic"
+CONSUMER_TYPE = "consumer"
+"""Types of groups, as ListGroups names them: of the classic protocol, and of the new one (KIP-848)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +135,8 @@ class GroupOverview:
 
     group_id: str
     protocol_type: str
-    state: GroupState
+    state: GroupState | ConsumerGroupState
+    group_type: str = CLASSIC_TYPE
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,12 +156,16 @@ class GroupDescription:
     """One group for DescribeGroups; `protocol_name` is "" unless the group is stable."""
 
     group_id: str
-    state: GroupState
+    state: GroupState | ConsumerGroupState
     generation_id: int
     protocol_type: str
     protocol_name: str
     leader_id: str | None
     members: tuple[MemberDescription, ...]
+    group_type: str = CLASSIC_TYPE
+    """DescribeGroups shows no groups of another type."""
+    topics: frozenset[str] | None = None
+    """The names of the topics that its members subscribe to, where the group itself knows them."""
 
 
 JoinReply: TypeAlias = Callable[[JoinResult], None]

@@ -10,11 +10,19 @@ from wire import apis
 if TYPE_CHECKING:
     from broker.node import Node
 
-TRANSACTION_VERSION = 2
-"""Transactions v2 (KIP-890): clients that know it skip AddPartitionsToTxn and take new epochs from EndTxn."""
+FEATURES = {
+    # The new consumer group protocol (KIP-848).
+    "group.version": 1,
+    # Transactions v2 (KIP-890): clients that know it skip AddPartitionsToTxn and take new epochs from EndTxn.
+    "transaction.version": 2,
+}
+"""The features served, each finalized at the level given."""
+
+FEATURES_VERSION = 3
 
 
 def handle(node: Node, call: Call, request: Any) -> None:
+    features = FEATURES if call.version >= FEATURES_VERSION else {}
     call.answer(
         api_keys=tuple(
             call.build(
@@ -22,25 +30,13 @@ def handle(node: Node, call: Call, request: Any) -> None:
             )
             for api in apis.APIS.values()
         ),
-        supported_features=(
-            call.build(
-                "SupportedFeatureKey",
-                name="transaction.version",
-                min_version=0,
-                max_version=TRANSACTION_VERSION,
-            ),
-        )
-        if call.version >= 3
-        else (),
+        supported_features=tuple(
+            call.build("SupportedFeatureKey", name=name, min_version=0, max_version=level)
+            for name, level in features.items()
+        ),
         finalized_features_epoch=0,
-        finalized_features=(
-            call.build(
-                "FinalizedFeatureKey",
-                name="transaction.version",
-                min_version_level=TRANSACTION_VERSION,
-                max_version_level=TRANSACTION_VERSION,
-            ),
-        )
-        if call.version >= 3
-        else (),
+        finalized_features=tuple(
+            call.build("FinalizedFeatureKey", name=name, min_version_level=level, max_version_level=level)
+            for name, level in features.items()
+        ),
     )

@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from broker import topic_config
 from broker.call import Call
-from broker.topics import Topic
+from broker.handlers.describe_configs import topic_entry
+from broker.topic import Topic
 from wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from broker.node import Node
-
-_DYNAMIC_TOPIC, _DEFAULT = 1, 5
-"""Config sources of DescribeConfigs: set on the topic, and the built-in default."""
 
 
 def handle(node: Node, call: Call, request: Any) -> None:
@@ -30,7 +28,9 @@ def handle(node: Node, call: Call, request: Any) -> None:
             call.answer(topics=tuple(results))
 
     def created(name: str, result: Topic | KafkaError) -> None:
-        results.append(_created(call, result) if isinstance(result, Topic) else _refused(call, name, result))
+        results.append(
+            _created(node, call, result) if isinstance(result, Topic) else _refused(call, name, result)
+        )
         arrived()
 
     for name, wanted in {topic.name: topic for topic in request.topics}.items():
@@ -41,7 +41,7 @@ def handle(node: Node, call: Call, request: Any) -> None:
             settings = {setting.name: setting.value for setting in wanted.configs}
             if request.validate_only:
                 checked = node.topics.check_new(name, partitions, settings)
-                results.append(_result(call, name, None, partitions, checked))
+                results.append(_result(node, call, name, None, partitions, checked))
                 continue
         except KafkaError as refused:
             results.append(_refused(call, name, refused))
@@ -70,11 +70,13 @@ def _partition_count(node: Node, wanted: Any) -> int:
     return node.config.num_partitions if wanted.num_partitions == -1 else int(wanted.num_partitions)
 
 
-def _created(call: Call, topic: Topic) -> Any:
-    return _result(call, topic.name, topic.id, len(topic.partitions), topic.config)
+def _created(node: Node, call: Call, topic: Topic) -> Any:
+    return _result(node, call, topic.name, topic.id, len(topic.partitions), topic.config)
 
 
-def _result(call: Call, name: str, topic_id: Any, partitions: int, settings: dict[str, str]) -> Any:
+def _result(
+    node: Node, call: Call, name: str, topic_id: Any, partitions: int, settings: dict[str, str]
+) -> Any:
     return call.build(
         "CreatableTopicResult",
         name=name,
@@ -85,13 +87,15 @@ def _result(call: Call, name: str, topic_id: Any, partitions: int, settings: dic
         configs=tuple(
             call.build(
                 "CreatableTopicConfigs",
-                name=setting.name,
-                value=settings.get(setting.name, setting.default),
-                read_only=False,
-                config_source=_DYNAMIC_TOPIC if setting.name in settings else _DEFAULT,
+                name=entry.name,
+                value=entry.value,
+                read_only=entry.read_only,
+                config_source=int(entry.source),
                 is_sensitive=False,
             )
-            for setting in topic_config.SETTINGS.values()
+            for entry, _ in (
+                topic_entry(node, setting, settings) for setting in topic_config.SETTINGS.values()
+            )
         )
         if call.version >= 5
         else None,

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from broker.call import Call
-from broker.topics import Topic
+from broker.topic import Topic
 from wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:

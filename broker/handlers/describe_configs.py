@@ -1,23 +1,19 @@
-"""DescribeConfigs (key 32): the settings of topics and of this broker, with where each value comes from."""
+"""DescribeConfigs (key 32): the settings of topics and of this broker, with where each value comes from (KIP-226)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker import topic_config
+from broker.broker_settings import Entry, Level, Source
 from broker.call import Call
-from broker.config import BrokerConfig
-from broker.topic_config import ConfigType
+from broker.handlers.config_resources import BROKER_RESOURCE, TOPIC_RESOURCE, broker_level
+from broker.topic_config import Setting
 from wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from broker.node import Node
-
-_TOPIC, _BROKER = 2, 4
-_SOURCE_TOPIC, _SOURCE_STATIC, _SOURCE_DEFAULT = 1, 4, 5
-
-_BROKER_TYPES = {bool: ConfigType.BOOLEAN, int: ConfigType.LONG, str: ConfigType.STRING}
 
 
 def handle(node: Node, call: Call, request: Any) -> None:
@@ -25,16 +21,8 @@ def handle(node: Node, call: Call, request: Any) -> None:
 
 
 def _resource(node: Node, call: Call, request: Any, resource: Any) -> Any:
-    documented = getattr(request, "include_documentation", False)
     try:
-        if resource.resource_type == _TOPIC:
-            configs = list(_topic_configs(node, call, resource.resource_name, documented=documented))
-        elif resource.resource_type == _BROKER:
-            configs = list(_broker_configs(node, call, resource.resource_name))
-        else:
-            raise KafkaError(
-                ErrorCode.invalid_request, f"resource type {resource.resource_type} is not served"
-            )
+        entries = list(_entries(node, resource.resource_type, resource.resource_name))
     except KafkaError as refused:
         return call.build(
             "DescribeConfigsResult",
@@ -51,63 +39,62 @@ def _resource(node: Node, call: Call, request: Any, resource: Any) -> Any:
         error_message=None,
         resource_type=resource.resource_type,
         resource_name=resource.resource_name,
-        configs=tuple(config for config in configs if names is None or config.name in names),
+        configs=tuple(
+            _config(call, request, entry, chain)
+            for entry, chain in entries
+            if names is None or entry.name in names
+        ),
     )
 
 
-def _topic_configs(node: Node, call: Call, name: str, *, documented: bool) -> Iterator[Any]:
-    topic = node.topics.get(name)
-    if topic is None:
-        raise KafkaError(ErrorCode.unknown_topic_or_partition, f"topic {name!r} does not exist")
-    for setting in topic_config.SETTINGS.values():
-        yield _config(
-            call,
-            setting.name,
-            topic.setting(setting.name),
-            setting.type,
-            _SOURCE_TOPIC if setting.name in topic.config else _SOURCE_DEFAULT,
-            setting.documentation if documented else None,
-        )
+_Chain = tuple[tuple[Source, str, str], ...]
+"""(source, name there, value) of every place that has a value, the one in force first."""
 
 
-def _broker_configs(node: Node, call: Call, name: str) -> Iterator[Any]:
-    if name not in ("", str(node.config.node_id)):
-        raise KafkaError(ErrorCode.invalid_request, f"this broker is {node.config.node_id}, not {name!r}")
-    defaults = BrokerConfig()
-    for key in BrokerConfig.__struct_fields__:
-        value = getattr(node.config, key)
-        kind = _BROKER_TYPES.get(type(value))
-        if kind is None:
-            continue  # a table of its own, such as the limits
-        yield _config(
-            call,
-            key.replace("_", "."),
-            str(value).lower() if isinstance(value, bool) else str(value),
-            kind,
-            _SOURCE_DEFAULT if value == getattr(defaults, key) else _SOURCE_STATIC,
-            None,
-            read_only=True,
-        )
+def _entries(node: Node, kind: int, name: str) -> Iterator[tuple[Entry, _Chain]]:
+    if kind == TOPIC_RESOURCE:
+        topic = node.topics.get(name)
+        if topic is None:
+            raise KafkaError(ErrorCode.unknown_topic_or_partition, f"topic {name!r} does not exist")
+        for setting in topic_config.SETTINGS.values():
+            yield topic_entry(node, setting, topic.config)
+    elif kind == BROKER_RESOURCE:
+        level = broker_level(node, name)
+        entries = node.settings.entries() if level is Level.BROKER else node.settings.set_for_all()
+        for entry in entries:
+            yield entry, tuple((source, entry.name, value) for source, value in entry.chain)
+    else:
+        raise KafkaError(ErrorCode.invalid_request, f"resources of type {kind} have no settings here")
 
 
-def _config(
-    call: Call,
-    name: str,
-    value: str,
-    kind: ConfigType,
-    source: int,
-    text: str | None,
-    *,
-    read_only: bool = False,
-) -> Any:
+def topic_entry(node: Node, setting: Setting, config: Mapping[str, str]) -> tuple[Entry, _Chain]:
+    """A setting of a topic that sets `config`, with the broker's settings that are its default."""
+    chain: list[tuple[Source, str, str]] = []
+    if setting.name in config:
+        chain.append((Source.TOPIC, setting.name, config[setting.name]))
+    server_name = setting.server_name or setting.name
+    if setting.field is None:
+        chain.append((Source.DEFAULT, server_name, setting.default))
+    else:
+        chain += [(source, server_name, value) for source, value in node.settings.entry(server_name).chain]
+    values = tuple((source, value) for source, _, value in chain)
+    return Entry(setting.name, setting.type, False, values, setting.documentation), tuple(chain)
+
+
+def _config(call: Call, request: Any, entry: Entry, chain: _Chain) -> Any:
     return call.build(
         "DescribeConfigsResourceResult",
-        name=name,
-        value=value,
-        read_only=read_only,
-        config_source=source,
+        name=entry.name,
+        value=entry.value,
+        read_only=entry.read_only,
+        config_source=int(entry.source),
         is_sensitive=False,
-        synonyms=(),
-        config_type=int(kind),
-        documentation=text,
+        synonyms=tuple(
+            call.build("DescribeConfigsSynonym", name=name, value=value, source=int(source))
+            for source, name, value in chain
+        )
+        if request.include_synonyms
+        else (),
+        config_type=int(entry.type),
+        documentation=entry.documentation if getattr(request, "include_documentation", False) else None,
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from broker.call import Call
-from broker.topics import Topic
+from broker.topic import Topic
 from storage.clock import Timer
 from txn.partition import Partition
 from wire.building import to_ms

@@ -81,7 +81,11 @@ def _describe(node: Node, call: Call, sink: str) -> None:
         _answer(
             call,
             messages.Response(
-                batch=last.batch, attempt=last.attempt, members=last.members, repeated=True, undecided=undecided
+                batch=last.batch,
+                attempt=last.attempt,
+                members=last.members,
+                repeated=True,
+                undecided=undecided,
             ),
         )
 

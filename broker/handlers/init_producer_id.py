@@ -1,11 +1,11 @@
-"""InitProducerId (key 22; KIP-98, KIP-360)."""
+"""InitProducerId (key 22; KIP-98, KIP-360; from version 6 on two-phase commit, KIP-939)."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from broker.call import Call
-from txn.identities import Identity
+from txn.identities import Identity, InitRequest
 from wire.building import to_ms
 from wire.errors import ErrorCode, KafkaError
 
@@ -19,8 +19,13 @@ PRODUCER_FENCED_VERSION = 4
 def handle(node: Node, call: Call, request: Any) -> None:
     def reply(result: Identity | KafkaError) -> None:
         if isinstance(result, Identity):
+            ongoing = result.ongoing or (-1, -1)
             call.answer(
-                error_code=ErrorCode.none, producer_id=result.producer_id, producer_epoch=result.epoch
+                error_code=ErrorCode.none,
+                producer_id=result.producer_id,
+                producer_epoch=result.epoch,
+                ongoing_txn_producer_id=ongoing[0],
+                ongoing_txn_producer_epoch=ongoing[1],
             )
             return
         code = result.code
@@ -29,9 +34,13 @@ def handle(node: Node, call: Call, request: Any) -> None:
         call.answer(error_code=code, producer_id=-1, producer_epoch=-1)
 
     node.coordinator.init_producer(
-        request.transactional_id,
-        to_ms(request.transaction_timeout),
-        getattr(request, "producer_id", -1),
-        getattr(request, "producer_epoch", -1),
+        InitRequest(
+            request.transactional_id,
+            to_ms(request.transaction_timeout),
+            getattr(request, "producer_id", -1),
+            getattr(request, "producer_epoch", -1),
+            two_phase=getattr(request, "enable2_pc", False),
+            keep_prepared=getattr(request, "keep_prepared_txn", False),
+        ),
         reply,
     )

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from broker.call import Call
-from broker.topics import Topic
+from broker.topic import Topic
 from wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def handle(node: Node, call: Call, request: Any) -> None:
 
 
 def _topic(node: Node, call: Call, topic: Topic) -> Any:
-    node_id, term = node.config.node_id, topic.log.term
+    node_id = node.config.node_id
     return call.build(
         "MetadataResponseTopic",
         error_code=ErrorCode.none,
@@ -63,7 +63,7 @@ def _topic(node: Node, call: Call, topic: Topic) -> Any:
                 error_code=ErrorCode.none,
                 partition_index=partition.index,
                 leader_id=node_id,
-                leader_epoch=term,
+                leader_epoch=partition.log.term,
                 replica_nodes=(node_id,),
                 isr_nodes=(node_id,),
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -13,6 +14,7 @@ from wire.errors import ErrorCode
 if TYPE_CHECKING:
     from broker.node import Node
 
+MEMBER_EPOCH_VERSION = 9
 TOPIC_ID_VERSION = 10
 
 
@@ -25,6 +27,8 @@ def handle(node: Node, call: Call, request: Any) -> None:
         getattr(request, "group_instance_id", None),
         now_ms=node.scheduler.monotonic_ms(),
         transactional=False,
+        partitions=named_partitions(node, request.topics),
+        knows_epochs=call.version >= MEMBER_EPOCH_VERSION,
     )
     node.arm_group_timer()
     codes, offsets = check_offsets(node, request.topics, refused)
@@ -53,6 +57,16 @@ def topic_key(topic: Any) -> str | UUID | None:
     """What names a topic in this version: its id from version 10 of OffsetCommit on, its name otherwise."""
     key: str | UUID | None = topic.topic_id if hasattr(topic, "topic_id") else topic.name
     return key
+
+
+def named_partitions(node: Node, topics: Any) -> Iterator[tuple[UUID, int]]:
+    """The partitions that a request names, of topics that exist: looked up when somebody asks for them."""
+    for topic in topics:
+        key = topic_key(topic)
+        known = node.topics.get_by_id(key) if isinstance(key, UUID) else node.topics.get(key or "")
+        if known is not None:
+            for one in topic.partitions:
+                yield known.id, one.partition_index
 
 
 def check_offsets(

@@ -19,24 +19,22 @@ TOPIC_ID_VERSION = 10
 def handle(node: Node, call: Call, request: Any) -> None:
     stable = getattr(request, "require_stable", False)
     if call.version >= BATCHED_VERSION:
-        call.answer(
-            groups=tuple(
-                call.build(
-                    "OffsetFetchResponseGroup",
-                    group_id=group.group_id,
-                    topics=_topics(
-                        node, call, group.group_id, group.topics, stable, "OffsetFetchResponseTopics"
-                    ),
-                    error_code=ErrorCode.none,
-                )
-                for group in request.groups
-            )
-        )
+        call.answer(groups=tuple(_group(node, call, group, stable) for group in request.groups))
     else:
         call.answer(
             topics=_topics(node, call, request.group_id, request.topics, stable, "OffsetFetchResponseTopic"),
             error_code=ErrorCode.none,
         )
+
+
+def _group(node: Node, call: Call, group: Any, stable: bool) -> Any:
+    refused = node.groups.validate_offset_fetch(
+        group.group_id, getattr(group, "member_id", None), getattr(group, "member_epoch", -1)
+    )
+    topics: tuple[Any, ...] = ()
+    if refused is ErrorCode.none:
+        topics = _topics(node, call, group.group_id, group.topics, stable, "OffsetFetchResponseTopics")
+    return call.build("OffsetFetchResponseGroup", group_id=group.group_id, topics=topics, error_code=refused)
 
 
 def _topics(node: Node, call: Call, group_id: str, wanted: Any, stable: bool, name: str) -> tuple[Any, ...]:

@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from broker import timestamps
 from broker.call import Call
-from broker.topics import Topic
+from broker.topic import Topic
+from storage.layout import Appended
 from storage.range_log import RangeLog
 from txn.coordinator import Coordinator
 from txn.partition import Partition
-from wire.batch import validate_produced
+from wire.batch import NO_TIMESTAMP, validate_produced
 from wire.errors import ErrorCode, KafkaError
 from wire.produce_codec import ProducePartitionResult, ProduceTopicResult, encode_produce_response
 
@@ -30,15 +32,30 @@ TOPIC_ID_VERSION = 13
 class _Produce:
     """One request while it waits: what was appended, and how many logs are still to answer."""
 
-    __slots__ = ("call", "durable_at", "failed", "request", "results", "transactional", "waiting")
+    __slots__ = (
+        "call",
+        "durable_at",
+        "failed",
+        "now_ms",
+        "request",
+        "results",
+        "transactional",
+        "two_phase",
+        "waiting",
+        "written",
+    )
 
-    def __init__(self, call: Call, request: Any) -> None:
+    def __init__(self, call: Call, request: Any, now_ms: int) -> None:
         self.call = call
         self.request = request
+        self.now_ms = now_ms
         self.results: list[ProduceTopicResult] = []
         self.durable_at: dict[RangeLog, int] = {}
         self.transactional: set[RangeLog] = set()
+        self.two_phase = False
+        """Of a transaction that must outlive a power cut (KIP-939): answered when it is on the disk, records and header."""
         self.failed: dict[RangeLog, Exception] = {}
+        self.written: list[tuple[ProducePartitionResult, RangeLog]] = []
         self.waiting = 0
 
 
@@ -47,7 +64,7 @@ def handle(node: Node, call: Call, request: Any) -> None:
     if acks not in (-1, 0, 1):
         _answer_all(call, request, ErrorCode.invalid_required_acks)
         return
-    state = _Produce(call, request)
+    state = _Produce(call, request, node.scheduler.now_ms())
     by_id = call.version >= TOPIC_ID_VERSION
     for data in request.topic_data:
         topic = node.topics.get_by_id(data.topic_id) if by_id else node.topics.get(data.name)
@@ -77,17 +94,19 @@ def _append(
         assert topic is not None
         records = part.records
         header = validate_produced(records, allow_zstd=call.version >= ZSTD_VERSION)
-        if header.size_bytes > topic.max_message_bytes:
+        rules = topic.rules
+        if header.size_bytes > rules.max_message_bytes:
             raise KafkaError(
                 ErrorCode.message_too_large,
-                f"a batch of {header.size_bytes} bytes; {partition} takes {topic.max_message_bytes}",
+                f"a batch of {header.size_bytes} bytes; {partition} takes {rules.max_message_bytes}",
             )
+        header, records, append_time_ms = timestamps.admit(rules, header, records, state.now_ms)
         log = partition.log
         if not header.is_transactional:
             appended = log.append(partition.index, header, records)
             # A duplicate may be durable long since; what else this request wrote to the log is not.
             state.durable_at[log] = max(appended.lsn, state.durable_at.get(log, 0))
-            return _accepted(partition, appended.base_offset)
+            return _accepted(state, partition, appended, append_time_ms)
         implicit = call.version >= IMPLICIT_ADD_VERSION
         transaction = node.coordinator.admit_write(
             request.transactional_id,
@@ -113,31 +132,47 @@ def _append(
                 appended.last_offset,
                 appended.lsn,
             )
-        state.durable_at.setdefault(log, 0)
+        if transaction.two_phase:
+            state.durable_at[log] = max(appended.lsn, state.durable_at.get(log, 0))
+            state.two_phase = True
+        else:
+            state.durable_at.setdefault(log, 0)
         state.transactional.add(log)
-        return _accepted(partition, appended.base_offset)
+        return _accepted(state, partition, appended, append_time_ms)
     except KafkaError as refused:
         return ProducePartitionResult(
             part.index, _code_for(call, refused.code), error_message=refused.message
         )
 
 
-def _accepted(partition: Partition, base_offset: int) -> ProducePartitionResult:
-    return ProducePartitionResult(
-        partition.index, ErrorCode.none, base_offset, log_start_offset=partition.log_start_offset
+def _accepted(
+    state: _Produce, partition: Partition, appended: Appended, append_time_ms: int
+) -> ProducePartitionResult:
+    if appended.duplicate and append_time_ms != NO_TIMESTAMP:
+        known = partition.log.batch_at(partition.index, appended.base_offset)
+        append_time_ms = known.max_timestamp if known is not None else NO_TIMESTAMP
+    result = ProducePartitionResult(
+        partition.index,
+        ErrorCode.none,
+        appended.base_offset,
+        append_time_ms,
+        partition.log_start_offset,
     )
+    state.written.append((result, partition.log))
+    return result
 
 
 def _code_for(call: Call, code: ErrorCode) -> ErrorCode:
     """The error that this version's clients understand.
 
-    A fenced producer hears INVALID_PRODUCER_EPOCH from Produce, as in Kafka, and so does one of a version without
-    TRANSACTION_ABORTABLE whose transaction was lost: its client aborts and goes on with a new epoch (KIP-588).
+    A fenced producer hears INVALID_PRODUCER_EPOCH from Produce, as in Kafka. One whose transaction a power cut took, of a
+    version without TRANSACTION_ABORTABLE, hears INVALID_PRODUCER_ID_MAPPING: librdkafka, kafka-python, aiokafka and older
+    Java clients then abort and go on, where INVALID_PRODUCER_EPOCH is the end of a librdkafka producer.
     """
     if code is ErrorCode.producer_fenced:
         return ErrorCode.invalid_producer_epoch
     if code is ErrorCode.transaction_abortable and call.version < ABORTABLE_VERSION:
-        return ErrorCode.invalid_producer_epoch
+        return ErrorCode.invalid_producer_id_mapping
     return code
 
 
@@ -149,13 +184,13 @@ def _wait(node: Node, state: _Produce, acks: int) -> None:
             state.failed[log] = error
         state.waiting -= 1
         if not state.waiting:
-            _answer(node, state)
+            _answer(state)
 
     def for_log(log: RangeLog) -> Callable[[Exception | None], None]:
         return lambda error: arrived(log, error)
 
     for log, lsn in state.durable_at.items():
-        if lsn and acks == -1:
+        if lsn and (acks == -1 or state.two_phase):
             state.waiting += 1
             log.when_durable(lsn, for_log(log))
         elif lsn:
@@ -166,32 +201,28 @@ def _wait(node: Node, state: _Produce, acks: int) -> None:
     if state.transactional:
         # The transaction's OPEN record must survive a kill of this process as the batch does (design D2).
         state.waiting += 1
-        node.store.when_written(lambda _: arrived())
+        if state.two_phase:
+            node.store.when_durable(node.store.lsn, lambda _: arrived())
+        else:
+            node.store.when_written(lambda _: arrived())
     arrived()
 
 
-def _answer(node: Node, state: _Produce) -> None:
+def _answer(state: _Produce) -> None:
     if state.failed:
-        _mark_failed(node, state)
+        _mark_failed(state)
     call = state.call
     call.answer_raw([encode_produce_response(call.version, call.correlation_id, state.results)])
 
 
-def _mark_failed(node: Node, state: _Produce) -> None:
-    for topic_result in state.results:
-        topic = (
-            node.topics.get_by_id(topic_result.topic_id)
-            if topic_result.topic_id is not None
-            else node.topics.get(topic_result.name)
-        )
-        error = state.failed.get(topic.log) if topic is not None else None
+def _mark_failed(state: _Produce) -> None:
+    """What was written to a log that failed, or went with its topic, is not there."""
+    for result, log in state.written:
+        error = state.failed.get(log)
         if error is not None:
-            topic_result.partitions = [
-                ProducePartitionResult(one.partition, ErrorCode.kafka_storage_error, error_message=str(error))
-                if one.error is ErrorCode.none
-                else one
-                for one in topic_result.partitions
-            ]
+            result.error = error.code if isinstance(error, KafkaError) else ErrorCode.kafka_storage_error
+            result.error_message = str(error)
+            result.base_offset = result.log_append_time = result.log_start_offset = -1
 
 
 def _answer_acks_0(state: _Produce) -> None:

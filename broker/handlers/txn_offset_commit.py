@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from broker.call import Call
-from broker.handlers.offset_commit import Codes, check_offsets
+from broker.handlers.offset_commit import Codes, check_offsets, named_partitions
 from broker.handlers.txn_errors import code_for
 from wire.errors import ErrorCode, KafkaError
 
@@ -26,6 +26,7 @@ def handle(node: Node, call: Call, request: Any) -> None:
             request.group_instance_id,
             now_ms=node.scheduler.monotonic_ms(),
             transactional=True,
+            partitions=named_partitions(node, request.topics),
         )
         node.arm_group_timer()
     codes, offsets = check_offsets(node, request.topics, refused)

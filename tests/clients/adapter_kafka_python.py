@@ -80,6 +80,9 @@ class KafkaPythonConsumer(Consumer):
 
     def subscribe(self, topic: str) -> None:
         self.consumer.subscribe([topic])
+        # A poll that runs out while 3.0.12 rejoins for news of its topics' partitions loses the assignment for
+        # good. So let there be no news: learn of the partitions before the first join.
+        self.consumer.partitions_for_topic(topic)
 
     def seek(self, partition: Partition, offset: int) -> None:
         self.consumer.seek(kafka.TopicPartition(*partition), offset)

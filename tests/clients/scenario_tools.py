@@ -1,6 +1,7 @@
 """Waiting and counting, shared by the scenarios. Deadlines only catch a hang: nothing here measures time."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from tests.clients.adapter_base import Consumer, Partition, Producer, Record
@@ -9,11 +10,13 @@ HANG_S = 60.0
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
-def eventually(condition: Callable[[], bool], what: str, *, step: Callable[[], object] | None = None) -> None:
+def eventually(
+    condition: Callable[[], bool], what: str | Callable[[], str], *, step: Callable[[], object] | None = None
+) -> None:
     """Repeat `step` (or a short sleep) until the condition holds; fails after a minute."""
     deadline = time.monotonic() + HANG_S
     while not condition():
-        assert time.monotonic() < deadline, f"never came: {what}"
+        assert time.monotonic() < deadline, f"never came: {what if isinstance(what, str) else what()}"
         if step is None:
             time.sleep(0.02)
         else:
@@ -23,7 +26,12 @@ def eventually(condition: Callable[[], bool], what: str, *, step: Callable[[], o
 def take(consumer: Consumer, count: int) -> list[Record]:
     """Poll until `count` records came. More than that is a failure of the scenario, and left to it to see."""
     found: list[Record] = []
-    eventually(lambda: len(found) >= count, f"{count} records", step=lambda: found.extend(consumer.poll(0.2)))
+
+    def missing() -> str:
+        came = Counter((record.topic, record.partition) for record in found)
+        return f"{count} records; came {dict(came)}, assigned {consumer.assignment()}"
+
+    eventually(lambda: len(found) >= count, missing, step=lambda: found.extend(consumer.poll(0.2)))
     return found
 
 

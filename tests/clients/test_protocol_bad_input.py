@@ -178,29 +178,32 @@ def flipped(data: bytes, position: int) -> bytes:
 
 
 GOOD = batch([b"one", b"two"])
+CORRUPT = {ErrorCode.corrupt_message}
+INVALID = {ErrorCode.invalid_record}
+# Apache Kafka says INVALID_RECORD to these, where UNSUPPORTED_FOR_MESSAGE_FORMAT says what is wrong.
+OLD_FORMAT = {ErrorCode.invalid_record, ErrorCode.unsupported_for_message_format}
 REFUSED = {
-    "a value with a flipped bit": (flipped(GOOD, len(GOOD) - 3), ErrorCode.corrupt_message),
-    "a checksum with a flipped bit": (flipped(GOOD, 18), ErrorCode.corrupt_message),
-    "message format 0": (old_message_set(0), ErrorCode.invalid_record),
-    "message format 1": (old_message_set(1), ErrorCode.invalid_record),
-    "two batches": (GOOD + GOOD, ErrorCode.invalid_record),
+    "a value with a flipped bit": (flipped(GOOD, len(GOOD) - 3), CORRUPT),
+    "a checksum with a flipped bit": (flipped(GOOD, 18), CORRUPT),
+    "message format 0": (old_message_set(0), OLD_FORMAT),
+    "message format 1": (old_message_set(1), OLD_FORMAT),
+    "two batches": (GOOD + GOOD, INVALID),
     "a control batch": (
         batch_of(record(0, bytes(4), bytes(6)), 1, pid=1, epoch=0, sequence=0, attributes=CONTROL),
-        ErrorCode.invalid_record,
+        INVALID,
     ),
-    "a batch larger than the topic takes": (batch([bytes(2 * MIB)]), ErrorCode.message_too_large),
+    "a batch larger than the topic takes": (batch([bytes(2 * MIB)]), {ErrorCode.message_too_large}),
 }
 
 
-@pytest.mark.parametrize(("data", "error"), REFUSED.values(), ids=REFUSED.keys())
+@pytest.mark.parametrize(("data", "errors"), REFUSED.values(), ids=REFUSED.keys())
 @pytest.mark.parametrize("version", [3, 9, 12])
 def test_a_bad_batch_is_refused(
-    raw: RawKafka, topic: TopicFactory, data: bytes, error: ErrorCode, version: int
+    raw: RawKafka, topic: TopicFactory, data: bytes, errors: set[ErrorCode], version: int
 ) -> None:
     name = topic()
     assert raw.produce(name, {0: GOOD}, version=version)[0].error_code is ErrorCode.none
-    response = raw.produce(name, {0: data}, version=version)[0]
-    assert response.error_code is error
+    assert raw.produce(name, {0: data}, version=version)[0].error_code in errors
     after = raw.produce(name, {0: GOOD}, version=version)[0]
     assert (after.error_code, after.base_offset) == (ErrorCode.none, 2)
     assert [each.values for each in parse(raw.fetch(name, 0, 0).records)] == [[b"one", b"two"]] * 2

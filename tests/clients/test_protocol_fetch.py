@@ -296,3 +296,24 @@ def test_one_large_batch_passes_any_limit(raw: RawKafka, topic: TopicFactory) ->
     first = next(parse(records))
     assert len(first.data) > 300_000
     assert first.data[HEADER_SIZE:].count(0) > 299_000
+
+
+@pytest.mark.parametrize("version", [2, 3, 4])
+def test_the_end_of_a_leader_epoch(raw: RawKafka, topic: TopicFactory, version: int) -> None:
+    """OffsetForLeaderEpoch (KIP-320): after every change of epoch a reader asks it before it reads on."""
+    name = topic()
+    raw.produce(name, {0: batch([b"x"] * 3)})
+    epoch = next(parse(raw.fetch(name, 0, 0).records)).leader_epoch
+
+    def ask(leader_epoch: int, current: int = -1) -> tuple[ErrorCode, int, int]:
+        partition = {"partition": 0, "current_leader_epoch": current, "leader_epoch": leader_epoch}
+        request = {"topics": [{"topic": name, "partitions": [partition]}]}
+        if version >= 3:
+            request["replica_id"] = -1
+        answer = raw.call("offset_for_leader_epoch", version, **request).topics[0].partitions[0]
+        return answer.error_code, answer.leader_epoch, answer.end_offset
+
+    assert ask(epoch) == (ErrorCode.none, epoch, 3)
+    assert ask(epoch, current=epoch) == (ErrorCode.none, epoch, 3)
+    assert ask(epoch + 1) == (ErrorCode.none, -1, -1)
+    assert ask(epoch, current=epoch + 1)[0] is ErrorCode.unknown_leader_epoch

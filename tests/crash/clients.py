@@ -53,7 +53,7 @@ class Lost(ClientError):
 
 
 class TransactionalProducer(Protocol):
-    """What the load needs of a client. Each call but send may raise Again, MustAbort or Lost."""
+    """What the load needs of a client. Calls may raise Again, MustAbort or Lost; send only MustAbort."""
 
     library: str
 
@@ -65,6 +65,10 @@ class TransactionalProducer(Protocol):
     def abort(self) -> None: ...
     def close(self) -> None:
         """Leaves at once, whatever is open."""
+
+
+def _name(error: KafkaException | BufferError) -> str:
+    return str(error.args[0].name()) if isinstance(error, KafkaException) else type(error).__name__
 
 
 class RdkafkaProducer:
@@ -106,9 +110,10 @@ class RdkafkaProducer:
         self._call(self._producer.begin_transaction)
 
     def send(self, topic: str, partition: int, value: bytes) -> None:
-        # A send that the library refuses at once shows again at the end of the transaction.
-        with contextlib.suppress(KafkaException):
+        try:
             self._producer.produce(topic, value, partition=partition)
+        except (KafkaException, BufferError) as error:
+            raise MustAbort(_name(error)) from error
         self._producer.poll(0)
 
     def send_offset(self, group: str, topic: str, partition: int, offset: int) -> None:
@@ -182,16 +187,21 @@ class KafkaPythonProducer:
         return self._producer._transaction_manager
 
     def init(self) -> None:
-        self._call(self._producer.init_transactions)
+        try:
+            self._call(self._producer.init_transactions)
+        except Again as error:
+            # The request may be lost for good, see _wait: only another producer helps.
+            raise Lost(error.name) from error
 
     def begin(self) -> None:
         self._sends: list[Any] = []
         self._call(self._producer.begin_transaction)
 
     def send(self, topic: str, partition: int, value: bytes) -> None:
-        # As with librdkafka: what went wrong with a send shows at the end of the transaction.
-        with contextlib.suppress(kafka_errors.KafkaError):
+        try:
             self._sends.append(self._producer.send(topic, value, partition=partition))
+        except kafka_errors.KafkaError as error:
+            raise MustAbort(type(error).__name__) from error
 
     def _wait(self, start: Callable[..., Any], *args: Any) -> None:
         """What commit_transaction and its like do, but not for ever: kafka-python 3.0 loses a request for

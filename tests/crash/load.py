@@ -56,6 +56,8 @@ class Load:
         self.events: list[ClientEvent] = []
         self.counts: Counter[str] = Counter()
         """What happened: "commit acked", "errors librdkafka commit _TIMED_OUT", ..."""
+        self.losses: list[str] = []
+        """What the libraries said when a producer could do nothing any more."""
         self.crashes = 0
         self.stopping = False
         self.failures: list[str] = []
@@ -128,7 +130,9 @@ class Load:
         return self.counts["commit acked"] + self.counts["abort acked"]
 
     def report(self) -> str:
-        return "\n".join(f"  {name}: {count}" for name, count in sorted(self.counts.items()))
+        counts = [f"  {name}: {count}" for name, count in sorted(self.counts.items())]
+        losses = [f"  lost: {loss}" for loss in self.losses if "fenced" not in loss]
+        return "\n".join([*counts, *losses[-20:]])
 
     def _raise_failures(self) -> None:
         if self.failures:
@@ -226,7 +230,12 @@ class TransactionalWorker(Worker):
             for _ in range(self.rng.randint(1, 2)):
                 value = f"{self.name}/{self.txn}/{next(self.values)}"
                 self.load.events.append(Sent(self.name, self.txn, topic, partition, value))
-                client.send(topic, partition, value.encode())
+                try:
+                    client.send(topic, partition, value.encode())
+                except MustAbort as error:
+                    self.note("send", error)
+                    self.end(client, commit=False)
+                    return False
             if self.rng.random() < 0.1:
                 time.sleep(self.rng.uniform(0, 0.02))
         if self.rng.random() < 0.4:
@@ -314,6 +323,11 @@ class TransactionalWorker(Worker):
     def note(self, what: str, error: ClientError) -> None:
         library = "librdkafka" if self.factory is RdkafkaProducer else "kafka-python"
         self.count(f"errors {library} {what} {type(error).__name__} {error.name}")
+        if isinstance(error, Lost):
+            crash = "after a crash" if self.survived_crash else "no crash since its begin"
+            self.load.losses.append(
+                f"{self.name} transaction {self.txn} {what}, {crash}: {error.__cause__!r}"
+            )
 
 
 class PlainWorker(Worker):

@@ -35,6 +35,7 @@ class Plan:
     kafka_python: int = 1
     check_every: int = 40
     moments: tuple[str, ...] = ("any", "any", "commit", "commit", "commit", "recovery")
+    warmup_s: float = 0.0
     uptime_s: tuple[float, float] = (0.05, 0.6)
     commit_delay_s: tuple[float, float] = (0.0, 0.004)
     recovery_delay_s: tuple[float, float] = (0.0, 0.5)
@@ -50,7 +51,12 @@ def chosen_seed() -> int:
 
 
 class PoweredMachine:
-    """A broker under the powerloss shim, and the power cut that goes with a crash of it."""
+    """A broker under the powerloss shim, and the power cut that goes with a crash of it.
+
+    Flushes take up to `flush_us` longer, each another time, so that cuts meet them under way in every order.
+    """
+
+    flush_us = 5_000
 
     def __init__(self, data: Path, *, module: str = "broker", module_args: Sequence[str] = ()) -> None:
         self.power = shim.PowerCut(data)
@@ -58,8 +64,8 @@ class PoweredMachine:
         self.lost_bytes = 0
         self.broker = BrokerProcess(
             data,
-            preload=[shim.require("powerloss")],
-            env=self.power.env,
+            preload=[shim.require("powerloss"), shim.require("slowflush")],
+            env=self.power.env | shim.slow_flushes(0, jitter_us=self.flush_us),
             module=module,
             module_args=module_args,
         )
@@ -135,6 +141,7 @@ class CrashRun:
     def _round(self) -> None:
         moment = self.rng.choice(self.plan.moments)
         self._wait_for_progress()
+        time.sleep(self.plan.warmup_s)
         if moment == "commit":
             self.load.commit_called.clear()
             self.load.commit_called.wait(1.0)

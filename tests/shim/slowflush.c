@@ -1,9 +1,10 @@
 /*
  * Every fsync and fdatasync takes SLOWFLUSH_US microseconds longer, as on a slower disk.
  *
- * SLOWFLUSH_US    the delay, before the real flush; absent or 0: none
- * SLOWFLUSH_LOG   a file to which each flush appends the flushed file's path and a newline, so that a test
- *                 can count flushes per file
+ * SLOWFLUSH_US          the delay, before the real flush; absent or 0: none
+ * SLOWFLUSH_JITTER_US   up to so much more, at random: flushes that run side by side end in any order
+ * SLOWFLUSH_LOG         a file to which each flush appends the flushed file's path and a newline, so that a test
+ *                       can count flushes per file
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -15,16 +16,16 @@
 
 #include "real.h"
 
-static struct timespec delay;
+static long delay_us, jitter_us;
 static int log_fd = -1;
 
 __attribute__((constructor)) static void start(void)
 {
     const char *us = getenv("SLOWFLUSH_US");
+    const char *jitter = getenv("SLOWFLUSH_JITTER_US");
     const char *log = getenv("SLOWFLUSH_LOG");
-    long value = us ? atol(us) : 0;
-    delay.tv_sec = value / 1000000;
-    delay.tv_nsec = value % 1000000 * 1000;
+    delay_us = us ? atol(us) : 0;
+    jitter_us = jitter ? atol(jitter) : 0;
     if (log)
         log_fd = (int)syscall(SYS_openat, AT_FDCWD, log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
 }
@@ -42,7 +43,11 @@ static void before_flush(int fd)
                 abort();
         }
     }
-    struct timespec left = delay;
+    static __thread unsigned seed;
+    if (!seed)
+        seed = (unsigned)syscall(SYS_gettid) * 2654435761u;
+    long us = delay_us + (jitter_us ? rand_r(&seed) % jitter_us : 0);
+    struct timespec left = {us / 1000000, us % 1000000 * 1000};
     while (nanosleep(&left, &left) != 0 && errno == EINTR)
         ;
     errno = saved;

@@ -398,6 +398,37 @@ class Owner:
             self.sequences[partition, producer_id] = (header.last_sequence + 1, header.producer_epoch)
 
 
+class HandOwner(Owner):
+    """Publishes a layout when the test says so."""
+
+    asked: list[tuple[RollEvent, Callable[[OSError | None], None]]]
+
+    def publish(self, event: RollEvent, done: Callable[[OSError | None], None]) -> None:
+        self.asked.append((event, done))
+
+    def answer(self, error: OSError | None = None) -> None:
+        event, done = self.asked.pop()
+        if error is None:
+            self._take_over(event)
+        done(error)
+
+
+def hand_owner(config: LogConfig = SMALL) -> HandOwner:
+    owner = HandOwner(config=config, max_flush_ms=0.0)
+    owner.asked = []
+    owner.create()
+    return owner
+
+
+def fill(owner: Owner, until: Callable[[], bool]) -> None:
+    number = 0
+    while not until():
+        owner.append(number % 3, b"x" * 100)
+        owner.scheduler.run_ready()
+        number += 1
+        assert number < 1000
+
+
 @dataclass
 class Crashes:
     """Counts for a test to make sure that it met what it is about."""

@@ -259,7 +259,19 @@ def unsealed_parent(owner: Owner) -> None:
     owner._end_of_life(owner.disk.crash(0, keep="none"))
 
 
-@pytest.mark.parametrize("script", [lost_tail, kept_tail, unsealed_parent])
+def unfinished_footer(owner: Owner) -> None:
+    """Cut while the footer's body is on its way: it is there, and its trailer is not."""
+    drained_roll(owner)
+    parent = f"{DIRECTORY}/{segment_name(1)}"
+    owner.scheduler.run_until(lambda: owner.log._roller.state == "WRITING")
+    owner.disk.flush_delay_ms = lambda path: 1e6 if path == parent else 0.0
+    for number in range(4):
+        append_durably(owner, number)
+    assert owner.log._roller.state == "SEALING"
+    owner._end_of_life(owner.disk.crash(0, keep="all"))
+
+
+@pytest.mark.parametrize("script", [lost_tail, kept_tail, unsealed_parent, unfinished_footer])
 def test_power_cut_at_every_change_of_a_recovery(script: Callable[[Owner], None]) -> None:
     """Recovery cuts the child, flushes, and seals the parent; interrupted anywhere, the next one ends the same."""
     owner = Owner(seed=3, max_flush_ms=0.0)

@@ -12,9 +12,10 @@ from range_model import DIRECTORY, SMALL, Owner
 
 from storage.format import segment_name
 from storage.layout import LogConfig
-from wire.batch import parse_header
+from storage.recovery import open_range
+from wire.batch import TRANSACTIONAL_BIT, parse_header, validate_produced
 from wire.errors import ErrorCode, KafkaError
-from wire.records import iterate_records
+from wire.records import Record, build_batch, iterate_records
 
 PATH = f"{DIRECTORY}/{segment_name(1)}"
 
@@ -131,8 +132,6 @@ def test_log_start_hides_what_is_below(three: Owner) -> None:
 
 def test_moved_log_start_is_kept_by_the_owner(three: Owner) -> None:
     three.log.close()
-    from storage.recovery import open_range
-
     three.term += 1
     three.log, _ = open_range(
         three.disk, three.scheduler, segments=three.layout, log_start_offsets={0: 5, 9: 1}, **three.hooks()
@@ -245,6 +244,34 @@ def test_batch_at(three: Owner) -> None:
     assert three.log.batch_at(2, 0) is None
 
 
+def test_latest_timestamp_is_none_without_records(three: Owner) -> None:
+    assert three.log.max_timestamp(2, 0) is None
+    assert three.log.max_timestamp(0, 0) is None
+    assert three.log.max_timestamp(0, 9) == (8, 1004)
+    three.log.partition(0).advance_log_start(9)
+    assert three.log.max_timestamp(0, 9) is None
+
+
+def test_damage_found_on_the_way_to_an_offset(three: Owner) -> None:
+    """Entries passed over are not sent, but what they say of their length is what the way depends on."""
+    owner = Owner(config=LogConfig())
+    owner.create()
+    for number in range(6):
+        owner.append(0, b"%d" % number)
+    settle(owner)
+    content = owner.disk.content(PATH)
+    for position in range(4096, 4096 + 50):
+        for bit in (1, 0x80):
+            owner.disk.overwrite(PATH, position, bytes([content[position] ^ bit]))
+            try:
+                found = bases(owner, 4)
+            except KafkaError as error:
+                assert error.code is ErrorCode.kafka_storage_error  # noqa: PT017 - one of two outcomes
+            else:
+                assert found == [4, 5]
+            owner.disk.overwrite(PATH, position, content[position : position + 1])
+
+
 # Across segments.
 
 
@@ -320,10 +347,16 @@ def test_unreadable_and_shortened_files_are_storage_errors() -> None:
     with pytest.raises(KafkaError) as caught:
         owner.log.read(0, 0, limit_offset=end, max_bytes=1 << 30)
     assert caught.value.code is ErrorCode.kafka_storage_error
-    for call in (owner.log.batch_at, owner.log.offset_for_timestamp):
+    for call in (
+        lambda: owner.log.batch_at(0, 3),
+        lambda: owner.log.offset_for_timestamp(0, 3, end),
+        lambda: owner.log.max_timestamp(0, end),
+        lambda: list(owner.log.transactional_batches(0, 3)),
+    ):
         owner.disk.fail("read", times=1)
-        with pytest.raises(KafkaError):
-            call(0, 3, end) if call == owner.log.offset_for_timestamp else call(0, 3)
+        with pytest.raises(KafkaError) as caught:
+            call()
+        assert caught.value.code is ErrorCode.kafka_storage_error
     path = owner.log.segments[0].path
     owner.disk._inode(path).cached[4200:] = b""
     with pytest.raises(KafkaError, match="is damaged"):
@@ -345,9 +378,6 @@ def test_unreadable_and_shortened_files_are_storage_errors() -> None:
 def test_timestamps_against_a_plain_search(
     batches: list[tuple[list[int], bool, int]], data: st.DataObject
 ) -> None:
-    from wire.batch import TRANSACTIONAL_BIT, validate_produced
-    from wire.records import Record, build_batch
-
     owner = Owner(config=dataclasses.replace(SMALL, run_bytes=300))
     owner.create()
     truth: list[tuple[int, int, int, bool]] = []  # offset, timestamp, base offset, transactional

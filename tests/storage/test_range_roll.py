@@ -4,50 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-from collections.abc import Callable
 
 import pytest
-from range_model import DIRECTORY, SMALL, Owner, make_batch
+from range_model import DIRECTORY, SMALL, Owner, fill, hand_owner, make_batch
 
 from storage.format import HEADER_BLOCK_BYTES, checkpoint_name, segment_name
-from storage.layout import LogConfig, RollEvent
+from storage.layout import RollEvent
 from storage.scan import Scanner
 from wire.errors import ErrorCode, KafkaError
 
 PARENT = f"{DIRECTORY}/{segment_name(1)}"
 CHILD = f"{DIRECTORY}/{segment_name(2)}"
-Done = Callable[[OSError | None], None]
-
-
-class HandOwner(Owner):
-    """Publishes a layout when the test says so."""
-
-    asked: list[tuple[RollEvent, Done]]
-
-    def publish(self, event: RollEvent, done: Done) -> None:
-        self.asked.append((event, done))
-
-    def answer(self, error: OSError | None = None) -> None:
-        event, done = self.asked.pop()
-        if error is None:
-            self._take_over(event)
-        done(error)
-
-
-def make(config: LogConfig = SMALL) -> HandOwner:
-    owner = HandOwner(config=config, max_flush_ms=0.0)
-    owner.asked = []
-    owner.create()
-    return owner
-
-
-def fill(owner: Owner, until: Callable[[], bool]) -> None:
-    number = 0
-    while not until():
-        owner.append(number % 3, b"x" * 100)
-        owner.scheduler.run_ready()
-        number += 1
-        assert number < 1000
 
 
 def idle(owner: Owner) -> None:
@@ -56,7 +23,7 @@ def idle(owner: Owner) -> None:
 
 
 def test_roll_from_beginning_to_end() -> None:
-    owner = make()
+    owner = hand_owner()
     fill(owner, lambda: bool(owner.asked))
     event = owner.asked[0][0]
     assert (event.parent_id, event.child_id) == (1, 2)
@@ -89,13 +56,26 @@ def test_roll_from_beginning_to_end() -> None:
 
 
 def test_index_that_grows_too_large_is_rolled() -> None:
-    owner = make(dataclasses.replace(SMALL, segment_bytes=1 << 20, max_index_entries=20))
+    owner = hand_owner(dataclasses.replace(SMALL, segment_bytes=1 << 20, max_index_entries=20))
     fill(owner, lambda: bool(owner.asked))
     assert owner.log.active.runs == 20
 
 
+def test_new_limits_hold_from_the_next_append_on() -> None:
+    owner = hand_owner()
+    owner.append(0, b"x" * 200)
+    owner.scheduler.run_ready()
+    owner.log.reconfigure(dataclasses.replace(SMALL, segment_bytes=100, max_batch_bytes=100))
+    with pytest.raises(KafkaError) as caught:
+        owner.append(0, b"x" * 200)
+    assert caught.value.code is ErrorCode.message_too_large
+    owner.append(0, b"x")
+    owner.scheduler.run_ready()
+    assert owner.asked
+
+
 def test_roll_on_request() -> None:
-    owner = make()
+    owner = hand_owner()
     owner.append(0, b"x")
     owner.log.request_roll()
     owner.log.request_roll()
@@ -112,7 +92,7 @@ def test_roll_on_request() -> None:
 
 
 def test_acknowledgement_waits_for_the_parent() -> None:
-    owner = make()
+    owner = hand_owner()
     fill(owner, lambda: bool(owner.asked))
     idle(owner)
     delays = {PARENT: 50.0, CHILD: 1.0}
@@ -132,7 +112,7 @@ def test_acknowledgement_waits_for_the_parent() -> None:
 
 
 def test_parent_and_child_in_one_round_count_together() -> None:
-    owner = make()
+    owner = hand_owner()
     fill(owner, lambda: bool(owner.asked))
     idle(owner)
     started = []
@@ -163,7 +143,7 @@ def test_parent_and_child_in_one_round_count_together() -> None:
 
 
 def test_child_claims_nothing_before_its_parent_is_durable() -> None:
-    owner = make()
+    owner = hand_owner()
     fill(owner, lambda: bool(owner.asked))
     owner.disk.flush_delay_ms = lambda path: 10.0 if path == PARENT else 0.0
     owner.append(0, b"the parent's last")
@@ -179,7 +159,7 @@ def test_child_claims_nothing_before_its_parent_is_durable() -> None:
 
 
 def test_failed_publish_ends_the_range() -> None:
-    owner = make()
+    owner = hand_owner()
     fill(owner, lambda: bool(owner.asked))
     owner.answer(OSError(errno.EIO, "no layout"))
     assert owner.log.state == "FAILED"
@@ -199,7 +179,7 @@ def test_failed_publish_ends_the_range() -> None:
 
 @pytest.mark.parametrize("kind", ["create", "allocate", "write"])
 def test_no_space_for_a_child_puts_the_roll_off(kind: str) -> None:
-    owner = make()
+    owner = hand_owner()
     fill(owner, lambda: owner.log.active.end > SMALL.segment_bytes + HEADER_BLOCK_BYTES - 300)
     owner.disk.fail(kind, segment_name(2), error=errno.ENOSPC)
     fill(owner, lambda: bool(owner.asked))
@@ -211,7 +191,7 @@ def test_no_space_for_a_child_puts_the_roll_off(kind: str) -> None:
 
 @pytest.mark.parametrize(("kind", "path"), [("flush", segment_name(2)), ("flush_dir", DIRECTORY)])
 def test_child_that_cannot_be_flushed_is_given_up(kind: str, path: str) -> None:
-    owner = make()
+    owner = hand_owner()
     fill(owner, lambda: owner.log.active.end > SMALL.segment_bytes + HEADER_BLOCK_BYTES - 300)
     owner.disk.fail(kind, path)
     fill(owner, lambda: bool(owner.asked))
@@ -225,7 +205,7 @@ def test_child_that_cannot_be_flushed_is_given_up(kind: str, path: str) -> None:
 @pytest.mark.parametrize("writes", [0, 1, 2, 4])
 def test_no_space_for_a_footer_leaves_a_readable_segment(writes: int) -> None:
     """Its end mark, any piece of its body, or its trailer."""
-    owner = make()
+    owner = hand_owner()
     fill(owner, lambda: bool(owner.asked))
     idle(owner)
     before = owner.disk.writes[PARENT]
@@ -253,7 +233,7 @@ def test_no_space_for_a_footer_leaves_a_readable_segment(writes: int) -> None:
 
 @pytest.mark.parametrize("flushes", [0, 1, 2])
 def test_footer_that_cannot_be_flushed_ends_the_range(flushes: int) -> None:
-    owner = make()
+    owner = hand_owner()
     fill(owner, lambda: bool(owner.asked))
     idle(owner)
     before = owner.disk.flushes[PARENT]
@@ -267,7 +247,7 @@ def test_footer_that_cannot_be_flushed_ends_the_range(flushes: int) -> None:
 
 
 def test_sealed_segments_checkpoint_goes() -> None:
-    owner = make()
+    owner = hand_owner()
     fill(owner, lambda: bool(owner.asked))
     idle(owner)
     assert checkpoint_name(1) in owner.disk.list(DIRECTORY)
@@ -278,7 +258,7 @@ def test_sealed_segments_checkpoint_goes() -> None:
 
 @pytest.mark.parametrize("turns", range(12))
 def test_close_at_any_point_of_a_roll(turns: int) -> None:
-    owner = make()
+    owner = hand_owner()
     fill(owner, lambda: owner.log._roller.state != "IDLE")
     for _ in range(turns):
         owner.scheduler.run_turn()
@@ -298,7 +278,7 @@ def test_close_at_any_point_of_a_roll(turns: int) -> None:
 
 
 def test_layout_answer_after_the_close_is_ignored() -> None:
-    owner = make()
+    owner = hand_owner()
     fill(owner, lambda: bool(owner.asked))
     owner.log.close()
     owner.answer()
@@ -309,7 +289,7 @@ def test_layout_answer_after_the_close_is_ignored() -> None:
 
 
 def test_delete_in_the_middle_of_a_roll() -> None:
-    owner = make()
+    owner = hand_owner()
     fill(owner, lambda: bool(owner.asked))
     owner.log.delete()
     owner.answer()
@@ -319,7 +299,7 @@ def test_delete_in_the_middle_of_a_roll() -> None:
 
 
 def test_expired_producers_are_forgotten_at_a_roll() -> None:
-    owner = make(dataclasses.replace(SMALL, producer_ttl_ms=1000))
+    owner = hand_owner(dataclasses.replace(SMALL, producer_ttl_ms=1000))
     owner.append(0, b"old", producer_id=7)
     owner.scheduler.advance(2000)
     owner.append(0, b"new", producer_id=8)
@@ -330,7 +310,7 @@ def test_expired_producers_are_forgotten_at_a_roll() -> None:
 
 
 def test_failed_write_at_the_switch_ends_the_range() -> None:
-    owner = make()
+    owner = hand_owner()
     fill(owner, lambda: bool(owner.asked))
     header, batch = make_batch(b"queued")
     owner.log.append(0, header, batch)
@@ -345,7 +325,7 @@ def test_failed_write_at_the_switch_ends_the_range() -> None:
 
 
 def test_impossible_transitions_raise() -> None:
-    owner = make()
+    owner = hand_owner()
     owner.log.close()
     for part in (owner.log._roller, owner.log._checkpointer):
         with pytest.raises(ValueError, match="cannot become"):

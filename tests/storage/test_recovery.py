@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import random
 import uuid
 
 import pytest
-from range_model import DIRECTORY, SMALL, Owner, make_batch
+from crc32c import crc32c
+from range_model import DIRECTORY, SMALL, TOPIC, Owner, fill, hand_owner, make_batch
 
 from storage import checkpoint
 from storage.check import check_directory
@@ -21,7 +23,8 @@ from storage.format import (
     segment_name,
 )
 from storage.layout import LogConfig, SegmentInfo
-from storage.recovery import open_range
+from storage.range_log import RangeLog
+from storage.recovery import create_range, open_range
 from storage.scan import ScannedEntry, Scanner
 from wire.errors import KafkaError
 
@@ -45,6 +48,11 @@ def make(appends: int = 8, config: LogConfig = PLAIN, *, each_flushed: bool = Tr
             owner.log.request_flush()
         owner.scheduler.run_ready()
     return owner
+
+
+def read_all(owner: Owner) -> None:
+    for partition in range(3):
+        owner.check_read(partition, 0, owner.log.partition(partition).high_watermark, 1 << 30)
 
 
 def rolled(appends: int = 70) -> Owner:
@@ -194,8 +202,7 @@ def test_damaged_footers_are_refused_or_their_entries_read() -> None:
         else:
             # An index is read on demand.
             with pytest.raises(KafkaError, match=segment_name(segment.segment_id)):
-                for partition in range(3):
-                    fork.check_read(partition, 0, fork.log.partition(partition).high_watermark, 1 << 30)
+                read_all(fork)
     fork = owner.fork(0)
     fork.power_cut(0, keep="none")
     fork.disk.overwrite(segment.path, size - 20, b"\xff")
@@ -224,25 +231,24 @@ def test_missing_entries_before_a_scanned_child_are_refused() -> None:
     assert "though all before it is complete" in error.reason
 
 
-def test_parent_shorter_than_its_child_proves_is_refused() -> None:
-    """The parent without a footer lost entries though the child was written to after they were durable."""
-    owner = make(0, SMALL)
-    owner.disk.fail("write", "never")
-    number = 0
-    while owner.log.active.segment_id == 1:
-        owner.append(number % 3, b"x" * 60)
-        owner.scheduler.advance(1)
-        number += 1
-    owner.disk.fail("write", segment_name(1), error=28)  # no footer
-    for _ in range(6):
-        owner.append(number % 3, b"x" * 60)
+@pytest.mark.parametrize("partitions", [(0, 1, 2), (1, 2)])
+def test_parent_shorter_than_its_child_proves_is_refused(partitions: tuple[int, ...]) -> None:
+    """The parent without a footer lost an entry though the child was written to after that was durable."""
+    owner = hand_owner()
+    fill(owner, lambda: bool(owner.asked))
+    owner.append(0, b"the parent's last")
+    owner.answer()
+    owner.disk.fail("write", segment_name(1), error=errno.ENOSPC)  # so it gets no footer
+    for number in range(6):
+        owner.append(partitions[number % len(partitions)], b"x" * 60)
         owner.log.request_flush()
-        owner.scheduler.advance(1)
-        number += 1
+        owner.scheduler.run_ready()
     parent = owner.log.segments[0]
     assert parent.state == "FULL"
     last = entries_of(owner)[-1]
-    for damage in (bytes(last.end - last.position), b"\xff"):
+    # Seen by what is left of the entry, or by the gap it leaves in its partition.
+    damages = [b"\xff"] + [bytes(last.end - last.position)] * (0 in partitions)
+    for damage in damages:
         fork = owner.fork(0)
         fork.power_cut(0, keep="none")
         fork.disk.overwrite(parent.path, last.position, damage)
@@ -277,8 +283,6 @@ def test_segment_in_the_wrong_place_is_refused() -> None:
     def block(topic: uuid.UUID, first: int, last: int, term: int) -> bytes:
         return encode_header_block(topic, 1, first, last, term, 0, ())
 
-    from range_model import TOPIC
-
     for header, message in (
         (block(uuid.UUID(int=3), 0, 2, 1), "belongs to topic"),
         (block(TOPIC, 0, 5, 1), r"holds partitions 0\.\.5"),
@@ -292,8 +296,6 @@ def test_segment_in_the_wrong_place_is_refused() -> None:
 
 
 def test_unknown_format_is_refused_clearly() -> None:
-    from crc32c import crc32c
-
     owner = make(3)
     owner.power_cut(0, keep="none")
     block = bytearray(owner.disk.content(ONE)[:HEADER_BLOCK_BYTES])
@@ -370,14 +372,16 @@ def test_damaged_checkpoint_costs_a_scan_and_nothing_else(damage: str) -> None:
 def test_checkpoint_says_nothing_of_what_is_queued() -> None:
     """Else a producer's lost batch would be taken for a duplicate after the crash."""
     owner = make(30, dataclasses.replace(PLAIN, checkpoint_bytes=1000), each_flushed=False)
-    owner.append(0, b"queued", producer_id=77)
-    owner.log._flusher.request(owner.log._flusher.written_lsn)
-    owner.scheduler._ready.clear()  # the queue is never written
+    written = owner.log.appended_lsn
+    queued = owner.append(0, b"queued", producer_id=77)
+    # A commit waits for what was written before: its flush begins while a batch is queued.
+    owner.log.when_durable(written, lambda error: None)
     owner.scheduler.run_ready()
-    state = owner.log._checkpointer.state
-    owner.disk.start_flush = None  # type: ignore[assignment,method-assign]
-    assert state == "IDLE"
-    assert owner.log._checkpointer.position == HEADER_BLOCK_BYTES
+    assert owner.log.durable_lsn < queued.lsn
+    owner.power_cut(0, keep="none")
+    owner.recover()
+    assert 77 not in owner.log.partition(0).producers.states
+    assert owner.log.partition(0).end_offset == queued.base_offset
 
 
 @pytest.mark.parametrize("kind", ["create", "write", "flush", "rename", "flush_dir"])
@@ -527,9 +531,6 @@ def test_range_narrower_than_its_first_segment() -> None:
 
 
 def test_partitions_that_start_where_a_split_says() -> None:
-    from storage.range_log import RangeLog
-    from storage.recovery import create_range
-
     owner = Owner(max_flush_ms=0.0)
     owner.term = 1
     made: list[RangeLog] = []
@@ -545,6 +546,7 @@ def test_partitions_that_start_where_a_split_says() -> None:
     (log,) = made
     header, batch = make_batch(b"x", b"y")
     assert [log.append(partition, header, batch).base_offset for partition in range(3)] == [10, 0, 30]
+    owner.log = log
     log.close()
     owner.term = 2
     info = SegmentInfo(1, 0, 2, "ACTIVE", (), {0: 10, 2: 30})
@@ -589,20 +591,16 @@ def test_failed_recovery_closes_its_files() -> None:
 
 
 def test_full_disk_at_a_start_leaves_the_footer_for_later() -> None:
-    owner = rolled()
-    owner.disk.fail("write", f"{segment_name(len(owner.layout))}", error=28, times=100)
-    number = 0
-    active = owner.log.active.segment_id
-    while owner.log.active.segment_id == active:
-        owner.append(number % 3, b"x" * 20)
-        owner.disk._failures.clear()
-        owner.scheduler.advance(1)
-        number += 1
+    owner = hand_owner()
+    fill(owner, lambda: bool(owner.asked))
+    owner.append(0, b"the parent's last")
+    owner.answer()
     owner.power_cut(0, keep="all")
-    owner.disk.fail("write", segment_name(active), error=28)
+    owner.disk.fail("write", segment_name(1), error=errno.ENOSPC)
     owner.recover()
-    assert owner.log.segments[-2].state == "FULL"
+    assert owner.report.sealed == []
+    assert owner.log.segments[0].state == "FULL"
     owner.append(0, b"goes on")
     owner.log.close()
     owner.recover()
-    assert owner.report.sealed == [active]
+    assert owner.report.sealed == [1]

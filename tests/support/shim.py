@@ -66,9 +66,10 @@ def preload(*libraries: Path) -> dict[str, str]:
 # ---- slowflush ---------------------------------------------------------------------------------------------
 
 
-def slow_flushes(delay_us: int, log: Path | None = None) -> dict[str, str]:
+def slow_flushes(delay_us: int, log: Path | None = None, *, jitter_us: int = 0) -> dict[str, str]:
     """The environment of `slowflush`, without LD_PRELOAD."""
-    return {"SLOWFLUSH_US": str(delay_us)} | ({"SLOWFLUSH_LOG": str(log)} if log else {})
+    delays = {"SLOWFLUSH_US": str(delay_us), "SLOWFLUSH_JITTER_US": str(jitter_us)}
+    return delays | ({"SLOWFLUSH_LOG": str(log)} if log else {})
 
 
 def flush_counts(log: Path) -> Counter[str]:

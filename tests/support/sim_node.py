@@ -135,8 +135,9 @@ class SimNode:
 
     def restart(self) -> None:
         """A clean stop and a new start under another kernel boot."""
-        self.node.stop()
-        self.scheduler.run_ready()
+        stopped: list[Exception | None] = []
+        self.node.stop(stopped.append)
+        self.scheduler.run_until(lambda: bool(stopped))
         self._new_loop()
         self.disk = self.disk.crash(self._seed, keep="none", scheduler=self.scheduler)
         self.boot_id = f"boot-after-{self.boot_id}"

@@ -147,6 +147,8 @@ class Pair:
         """Acknowledged by `when_durable`."""
         self.written_lsn = 0
         """Acknowledged by `when_written`."""
+        self._floor = 0
+        """What the next opening must find."""
         self.scheduler = SimScheduler(seed=seed)
         self.disk = SimDisk(self.scheduler)
         self.mirrors: list[tuple[Mirror, dict[str, Any]]] = []
@@ -159,14 +161,15 @@ class Pair:
         self.disk.flush_delay_ms = 3
         self.mirrors = []
         lsn = self.report.lsn
-        assert lsn >= self.durable_lsn, f"durable up to {self.durable_lsn}, recovered up to {lsn}"
+        assert lsn >= self._floor, f"batch {self._floor} was promised, recovered up to {lsn}"
         assert lsn <= self.model.lsn
         self.model.roll_back(lsn)
-        self.durable_lsn = self.written_lsn = lsn
+        self.durable_lsn = self.written_lsn = self._floor = lsn
         self.check()
 
     def crash(self, seed: int, keep: str = "random") -> None:
         """Cut the power; `open` is next."""
+        self._floor = self.written_lsn = self.durable_lsn
         self.scheduler = SimScheduler(seed=seed)
         self.disk = self.disk.crash(seed, keep=keep, scheduler=self.scheduler)
 
@@ -174,7 +177,15 @@ class Pair:
         """Kill the process: what was written stays, durable or not; `open` is next."""
         self.scheduler = SimScheduler(seed=self.seed)
         self.disk = self.disk.kill(self.scheduler)
-        self.durable_lsn = max(self.durable_lsn, self.written_lsn)
+        self._floor = max(self.durable_lsn, self.written_lsn)
+
+    def restart(self) -> None:
+        """Stop in good order and start again."""
+        self.store.close()
+        self.scheduler.run_until_idle()
+        self._floor = self.model.lsn
+        self.open()
+        assert self.report.torn is None
 
     def apply(self, ops: Sequence[Op]) -> int:
         expected = self.model.apply(ops)

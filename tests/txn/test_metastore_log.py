@@ -278,11 +278,11 @@ class TestClose:
     def test_a_flush_in_flight_is_awaited(self) -> None:
         """Its error, if there is one, is reported to it and not to another flush of the same file."""
         world = World(flush_delay_ms=5)
-        world.disk.fail("flush")
         world.store.when_durable(world.put(), world.tell("durable"))
         world.scheduler.advance(1)
         world.put()
         world.store.close(world.tell("closed"))
+        world.disk.fail("flush")
         assert world.told == []
         with pytest.raises(StoreFailed):
             world.put()
@@ -292,6 +292,31 @@ class TestClose:
             ("closed", StoreFailed),
         ]
         assert world.store.closed
+
+    def test_all_is_flushed_at_once_even_if_nobody_awaits_the_flush_in_flight(self) -> None:
+        world = World(flush_delay_ms=5)
+        world.store.when_durable(world.put(), world.tell("durable"))
+        world.scheduler.advance(1)
+        world.put(2)
+        world.store.close(world.tell("closed"))
+        assert world.told == []
+        scheduler = SimScheduler()
+        again, _ = MetaStore.open(
+            world.disk.crash(1, keep="none", scheduler=scheduler), "meta", Schema(), scheduler
+        )
+        assert again.get("/a") == (2, 2)
+
+    def test_a_flush_in_flight_ends_well_and_the_last_one_does_not(self) -> None:
+        world = World(flush_delay_ms=5)
+        world.store.when_durable(world.put(), world.tell("durable"))
+        world.scheduler.advance(1)
+        world.disk.fail("flush")
+        world.store.close(world.tell("closed"))
+        world.scheduler.run_until_idle()
+        assert [(name, type(error)) for name, error in world.told] == [
+            ("durable", StoreFailed),
+            ("closed", StoreFailed),
+        ]
 
     def test_a_good_flush_in_flight_is_awaited_too(self) -> None:
         world = World(flush_delay_ms=5)

@@ -62,11 +62,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        self.pair.store.close()
-        self.pair.scheduler.run_until_idle()
-        self.pair.durable_lsn = self.pair.model.lsn
-        self.pair.open()
-        assert self.pair.report.torn is None
+        self.pair.restart()
 
     @rule()
     def kill(self) -> None:

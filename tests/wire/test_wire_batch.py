@@ -12,6 +12,7 @@ from kafka.record.default_records import DefaultRecordBatch
 from wire.batch import (
     BATCH_HEADER_SIZE,
     COMPRESSION_GZIP,
+    COMPRESSION_NONE,
     COMPRESSION_ZSTD,
     CONTROL_BIT,
     LOG_APPEND_TIME_BIT,
@@ -24,6 +25,7 @@ from wire.batch import (
     pack_batch,
     parse_header,
     validate_produced,
+    with_append_time,
 )
 from wire.errors import ErrorCode, KafkaError
 from wire.records import Record, build_batch, iterate_records
@@ -251,3 +253,23 @@ def test_errors_say_code_and_message() -> None:
     assert str(error) == "corrupt_message: bad"
     assert str(KafkaError(ErrorCode.none)) == "none"
     assert error.retriable
+
+
+@pytest.mark.parametrize("compression", [COMPRESSION_NONE, COMPRESSION_ZSTD])
+def test_append_time_is_written_into_a_copy_and_the_crc_holds(compression: int) -> None:
+    records = [Record(b"k", b"v%d" % number, timestamp=1_000 + number) for number in range(3)]
+    produced = build_batch(records, compression=compression, producer_id=7, producer_epoch=1, base_sequence=5)
+    header = parse_header(produced)
+    stamped_header, stamped = with_append_time(produced, header, 999_999)
+    assert stamped_header == parse_header(stamped)
+    assert parse_header(produced) == header, "the original stays"
+    assert stamped_header.has_log_append_time
+    assert (
+        stamped_header._replace(
+            attributes=header.attributes, max_timestamp=header.max_timestamp, crc=header.crc
+        )
+        == header
+    )
+    read = list(iterate_records(stamped, verify_crc=True))
+    assert [record.timestamp for record in read] == [999_999] * 3
+    assert [(record.key, record.value) for record in read] == [(r.key, r.value) for r in records]

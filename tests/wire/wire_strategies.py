@@ -118,7 +118,9 @@ def _encode_field(field: FieldSchema, value: Any, extra: list[tuple[int, bytes]]
             _encode_field(item, one, extra) for one in value
         )
     if field.entity is not None:
-        return encode_with_extra_tags(value, extra)
+        if field.nullable and value is None:
+            return b"\xff"
+        return (b"\1" if field.nullable else b"") + encode_with_extra_tags(value, extra)
     buffer = io.BytesIO()
     get_writer(field.kafka_type, True, field.nullable)(buffer, value)
     return buffer.getvalue()

@@ -3,7 +3,7 @@
 A library in itself: nothing in it knows what its records mean.
 
     ops, schema, errors     what callers say and get
-    state, indexes, view    the state in memory; pure
+    state, indexes, view    the state in memory; pure (sorted_set is what it is made of)
     watches, waiters        who is told of changes, and of their durability
     frames, files           the bytes on disk
     log, snapshot           what is written, and when

@@ -1,5 +1,4 @@
-"""Secondary indexes: sorted (index key, key) pairs over the records of one prefix, kept in step with the
-records.
+"""Secondary indexes: sorted (index key, key) pairs over the records of a prefix, in step with them.
 
 `plan` says what a change does to the index without doing it and refuses what could not be sorted, so that
 `apply` cannot fail.

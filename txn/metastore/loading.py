@@ -50,8 +50,7 @@ class Image:
     snapshot_lsn: int = 0
     snapshot_bytes: int = 0
     log_ends: dict[int, int] = field(default_factory=dict)
-    """The log files that hold the batches after the snapshot, in order, and where the good frames of each
-    end."""
+    """The log files after the snapshot, in order, and where the good frames of each end."""
     batches: int = 0
     """How many batches were read from the log."""
     torn: TornTail | None = None

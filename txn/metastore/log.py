@@ -1,5 +1,4 @@
-"""The write-ahead log: what is appended is written at the end of the loop's turn and flushed for many at
-once.
+"""The write-ahead log: written once at the end of a turn of the loop, flushed for many at once.
 
 Guarantees that batches become durable in the order of their lsns; that one flush is in flight at a time, and
 what was appended while it ran is covered by the next (group commit); that nothing stays unflushed for longer
@@ -142,7 +141,11 @@ class Log:
             self._wake()
 
     def close(self, done: Callback) -> None:
-        """Write and flush everything, then close the files; at once unless a flush is in flight."""
+        """Write and flush everything, now; tell everyone and close the files, now unless a flush is in
+        flight.
+
+        That flush has a say in the outcome: of two flushes of one file the kernel tells only one of an error.
+        """
         if self._state is LogState.CLOSED:
             done(self._failure)
             return
@@ -152,8 +155,12 @@ class Log:
         self._cancel_timers()
         if self._state is LogState.OPEN:
             self._move(LogState.CLOSING)
-        # The outcome of a flush in flight must be awaited: the kernel reports an error once, to one of two
-        # flushes.
+            try:
+                self._write()
+                for log_file in (*self._retired, self._current):
+                    log_file.file.flush()
+            except OSError as error:
+                self.fail(error)
         if not self._flushing:
             self._finish_close()
 
@@ -288,8 +295,7 @@ class Log:
         self._wake()
 
     def _idled(self) -> None:
-        """Nothing follows the batches flushed last: leave word that they are durable. No flush needed for
-        that."""
+        """Nothing follows the batches flushed last: leave word that they are durable, without a flush."""
         self._mark = None
         if self._appended_lsn == self._durable_lsn and self._claimed_lsn < self._durable_lsn:
             self._append(frames.MARK, self._durable_lsn, b"")
@@ -304,12 +310,8 @@ class Log:
 
     def _finish_close(self) -> None:
         if self._state is LogState.CLOSING:
+            self._durable_lsn = self._appended_lsn
             try:
-                self._write()
-                for retired in self._retired:
-                    retired.file.flush()
-                self._current.file.flush()
-                self._durable_lsn = self._appended_lsn
                 if self._claimed_lsn < self._durable_lsn:
                     self._append(frames.MARK, self._durable_lsn, b"")
                     self._write()

@@ -71,8 +71,7 @@ SEQUENCE_DIGITS = 16
 
 
 class Applied(NamedTuple):
-    """What became of a batch: its sequence number, and the keys its `PutSequential` operations got, in
-    order."""
+    """What became of a batch: its sequence number, and the keys of its `PutSequential`, in order."""
 
     lsn: int
     keys: tuple[str, ...]

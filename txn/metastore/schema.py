@@ -9,8 +9,7 @@ from typing import Any
 from txn.metastore.ops import Value
 
 IndexKey = tuple[Any, ...]
-"""Orders the entries of an index. Elements are int, str, bytes, float or bool, of the same types in every
-entry."""
+"""Orders the entries of an index. Elements are int, str, bytes or bool, of the same types in every entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +53,7 @@ class Options:
     flush_linger_ms: float = 20
     """What nobody waits for becomes durable after this long, plus the flush."""
     mark_idle_ms: float = 1000
-    """After this long without a batch, the log is told how far it is durable; damage in there is then
-    refused."""
+    """After this long without a batch, the log notes that it is durable: damage in it is refused then."""
     allocate_bytes: int = 4 * 1024 * 1024
     """The log grows by this much at a time."""
     snapshot_log_bytes: int = 64 * 1024 * 1024

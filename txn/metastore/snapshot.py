@@ -242,8 +242,7 @@ class Snapshotter:
     # -- ends
 
     def _name(self, path: str, done: Callable[[], None]) -> None:
-        """Give a finished file its name, durably. A folder whose flush fails is like a log whose flush
-        fails."""
+        """Give a finished file its name, durably. A failed flush of the folder ends the log, like its own."""
         try:
             self._folder.finish(path)
         except OSError as error:

@@ -47,8 +47,7 @@ class LateSortedSet(Generic[T]):
                 self._settle()
 
     def between(self, low: object, high: object, limit: int, *, above: bool = False) -> list[T]:
-        """The first `limit` members with low <= member < high, low < member when `above`; None is no
-        bound."""
+        """The first `limit` members with low <= member < high (`above`: low < member); None: no bound."""
         self._settle()
         return list(islice(self._sorted.irange(low, high, (not above, False)), limit))
 

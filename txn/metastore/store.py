@@ -1,5 +1,4 @@
-"""The metadata store: an ordered map of path keys to small records, durable by a log of batches and
-snapshots.
+"""The metadata store: an ordered map of path keys to records, durable by a log and snapshots.
 
 Guarantees that a batch applies as a whole or not at all, in memory at once and on disk in the order of
 application: after a crash the store holds the effect of all batches up to some batch, every one reported
@@ -275,11 +274,11 @@ class MetaStore:
         return self._log.state is LogState.CLOSED
 
     def close(self, done: Callable[[Exception | None], None] | None = None) -> None:
-        """Write and flush everything and close the files; `done(error or None)` is called at the end.
+        """Write and flush everything, then close the files; `done(error or None)` is called at the end.
 
-        That is before this returns, unless a flush is in flight: then it is when that has ended. Whoever
-        waits for durability is told before. Nothing can be applied from now on; reads go on. Harmless when
-        repeated.
+        All of it happens before this returns, unless a flush is in flight: then the loop must go on until
+        that has ended, and only then those who wait for durability are told, and `done` after them. Nothing
+        can be applied from now on; reads go on. Harmless when repeated.
         """
         self._snapshots.stop()
         self._log.close(done or _nothing)

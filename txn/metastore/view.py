@@ -1,5 +1,4 @@
-"""A frozen view of a changing map: taken at once, walked in bounded steps, costing memory only for what
-changes.
+"""A frozen view of a changing map: taken at once, walked in steps, paying only for what changes.
 
 Guarantees that the steps together give every record exactly once as it was when the view was taken, in the
 order of keys, however the map changes between the steps.

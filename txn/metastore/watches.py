@@ -110,8 +110,7 @@ class Watches:
         self._by_key: dict[str, list[Watch]] = {}
         self._by_prefix: dict[str, list[Watch]] = {}
         self._prefix_lengths: list[int] = []
-        """The distinct lengths of watched prefixes: a change costs one look-up for each, not one per
-        watch."""
+        """Distinct lengths of watched prefixes: a change costs one look-up per length, not per watch."""
         self._by_index: dict[str, list[tuple[IndexRange, Watch]]] = {}
 
     def __bool__(self) -> bool:

@@ -26,18 +26,18 @@ def commit_before_flush() -> None:
     """A commit is answered when it is written, not when it is durable (against T2)."""
     from txn.ending import Ending
 
-    prepare = Ending._prepare
+    commit = Ending.commit
 
     def hasty(self: Any, transaction: Any, *args: Any) -> None:
         store, lsns = self._store, transaction.lsns
         self._store = _Hasty(store)
         transaction.lsns = {_Hasty(log): position for log, position in lsns.items()}
         try:
-            prepare(self, transaction, *args)
+            commit(self, transaction, *args)
         finally:
             self._store, transaction.lsns = store, lsns
 
-    Ending._prepare = hasty  # type: ignore[method-assign]
+    Ending.commit = hasty  # type: ignore[method-assign]
 
 
 def recovery_without_positions() -> None:

@@ -1,0 +1,157 @@
+"""A power cut takes an open transaction: each client hears so, aborts, and goes on with the same producer.
+
+Where a client's version of a request knows no error for that, it hears an error that ends the producer; never success.
+EndTxn is such a request for kafka-python and aiokafka, which take every error of it for the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from kafka import KafkaProducer
+
+from tests.crash.rounds import PoweredMachine
+
+TOPIC = "t"
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[PoweredMachine]:
+    made = PoweredMachine(tmp_path / "data")
+    made.broker.start()
+    try:
+        yield made
+    finally:
+        made.end()
+
+
+def cut_power(machine: PoweredMachine) -> None:
+    """Nothing that was not flushed is left, and the kernel booted anew."""
+    machine.broker.sigkill()
+    machine.power.cut(None)
+    machine.power.switch_on()
+    machine.broker.env |= machine.power.env
+    machine.broker.start()
+
+
+def committed(address: str) -> list[bytes]:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": address,
+            "group.id": "reader",
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+        }
+    )
+    consumer.assign([TopicPartition(TOPIC, 0, 0)])
+    found: list[bytes] = []
+    try:
+        while True:
+            message = consumer.poll(30)
+            assert message is not None, "the end was never reached"
+            if message.error():
+                return found
+            value = message.value()
+            assert value is not None
+            found.append(value)
+    finally:
+        consumer.close()
+
+
+@pytest.mark.parametrize("first_call", ["commit", "produce"])
+def test_librdkafka_goes_on(machine: PoweredMachine, first_call: str) -> None:
+    producer = Producer({"bootstrap.servers": machine.broker.address, "transactional.id": "p"})
+    producer.init_transactions(30)
+
+    def transaction(value: bytes) -> None:
+        producer.begin_transaction()
+        producer.produce(TOPIC, value, partition=0)
+
+    transaction(b"one")
+    producer.commit_transaction(30)
+    transaction(b"lost")
+    producer.flush(30)
+    cut_power(machine)
+    if first_call == "produce":
+        producer.produce(TOPIC, b"more", partition=0)
+        producer.poll(0)
+    with pytest.raises(KafkaException) as caught:
+        producer.commit_transaction(30)
+    assert caught.value.args[0].txn_requires_abort()
+    producer.abort_transaction(30)
+    transaction(b"two")
+    producer.commit_transaction(30)
+    assert committed(machine.broker.address) == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("first_call", ["commit", "produce"])
+def test_kafka_python_goes_on_after_a_send_and_never_hears_success(
+    machine: PoweredMachine, first_call: str
+) -> None:
+    producer = KafkaProducer(bootstrap_servers=machine.broker.address, transactional_id="p")
+    producer.init_transactions()
+
+    def transaction(value: bytes) -> None:
+        producer.begin_transaction()
+        producer.send(TOPIC, value, partition=0).get(30)
+
+    transaction(b"one")
+    producer.commit_transaction()
+    transaction(b"lost")
+    cut_power(machine)
+    if first_call == "commit":
+        with pytest.raises(Exception, match="InvalidProducerIdMapping"):
+            producer.commit_transaction()
+        producer.close(timeout=5)
+        producer = KafkaProducer(bootstrap_servers=machine.broker.address, transactional_id="p")
+        producer.init_transactions()
+    else:
+        with pytest.raises(Exception, match="can only abort"):
+            producer.send(TOPIC, b"more", partition=0).get(30)
+        producer.abort_transaction()
+    transaction(b"two")
+    producer.commit_transaction()
+    producer.close(timeout=5)
+    assert committed(machine.broker.address) == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("first_call", ["commit", "produce"])
+def test_aiokafka_goes_on_after_a_send_and_never_hears_success(
+    machine: PoweredMachine, first_call: str
+) -> None:
+    async def scenario() -> None:
+        producer = AIOKafkaProducer(bootstrap_servers=machine.broker.address, transactional_id="p")
+        await producer.start()
+
+        async def transaction(value: bytes) -> None:
+            await producer.begin_transaction()
+            await producer.send_and_wait(TOPIC, value, partition=0)
+
+        await transaction(b"one")
+        await producer.commit_transaction()
+        await transaction(b"lost")
+        cut_power(machine)
+        if first_call == "commit":
+            with pytest.raises(Exception):  # noqa: B017 - a bare KafkaError that names nothing
+                await producer.commit_transaction()
+            with contextlib.suppress(Exception):
+                await asyncio.wait_for(producer.stop(), 10)
+            producer = AIOKafkaProducer(bootstrap_servers=machine.broker.address, transactional_id="p")
+            await producer.start()
+        else:
+            with pytest.raises(Exception, match="InvalidProducerIdMapping"):
+                await producer.send_and_wait(TOPIC, b"more", partition=0)
+            await producer.abort_transaction()
+        await transaction(b"two")
+        await producer.commit_transaction()
+        await producer.stop()
+
+    asyncio.run(scenario())
+    assert committed(machine.broker.address) == [b"one", b"two"]
