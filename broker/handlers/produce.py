@@ -53,7 +53,7 @@ class _Produce:
         self.durable_at: dict[RangeLog, int] = {}
         self.transactional: set[RangeLog] = set()
         self.two_phase = False
-        """Of a transaction that must outlive a power cut (KIP-939): answered when it is on the disk, records and header."""
+        """Of a transaction that must outlive a power cut (KIP-939): answered when all of it is on the disk."""
         self.failed: dict[RangeLog, Exception] = {}
         self.written: list[tuple[ProducePartitionResult, RangeLog]] = []
         self.waiting = 0
@@ -165,9 +165,9 @@ def _accepted(
 def _code_for(call: Call, code: ErrorCode) -> ErrorCode:
     """The error that this version's clients understand.
 
-    A fenced producer hears INVALID_PRODUCER_EPOCH from Produce, as in Kafka. One whose transaction a power cut took, of a
-    version without TRANSACTION_ABORTABLE, hears INVALID_PRODUCER_ID_MAPPING: librdkafka, kafka-python, aiokafka and older
-    Java clients then abort and go on, where INVALID_PRODUCER_EPOCH is the end of a librdkafka producer.
+    A fenced producer hears INVALID_PRODUCER_EPOCH from Produce, as in Kafka. One whose transaction a power cut took,
+    of a version without TRANSACTION_ABORTABLE, hears INVALID_PRODUCER_ID_MAPPING: librdkafka, kafka-python and aiokafka
+    then abort and go on, where INVALID_PRODUCER_EPOCH is the end of a librdkafka producer.
     """
     if code is ErrorCode.producer_fenced:
         return ErrorCode.invalid_producer_epoch

@@ -60,9 +60,7 @@ def test_a_pattern_is_forgotten_with_its_last_user(topics: Topics) -> None:
     assert len(patterns) == 0
 
 
-@pytest.mark.parametrize(
-    "pattern", ["(", "[a", "a**", "(?=a)", r"(a)\1", "a{1001}", "x" * 5_000]
-)
+@pytest.mark.parametrize("pattern", ["(", "[a", "a**", "(?=a)", r"(a)\1", "a{1001}", "x" * 5_000])
 def test_patterns_that_are_refused(topics: Topics, pattern: str) -> None:
     with pytest.raises(KafkaError) as refused:
         TopicPatterns(topics).check(pattern)
