@@ -183,7 +183,10 @@ class Coordinator:
                 POLICY_VIOLATION at a limit.
         """
         if not name:
-            raise KafkaError(ErrorCode.invalid_txn_state, "a transactional batch without a transactional id")
+            raise KafkaError(
+                ErrorCode.transactional_id_authorization_failed,
+                "a transactional batch without a transactional id",
+            )
         held = self._ids.holder(name, producer_id, epoch)
         transaction = self._writable(held)
         if held.busy:
@@ -321,17 +324,22 @@ class Coordinator:
             reply(unavailable(failure))
 
     def _is_repeat(self, held: TransactionalId, producer_id: int, epoch: int, commit: bool) -> bool:
-        """Whether this EndTxn was answered before and the answer got lost (T5)."""
+        """Whether this EndTxn was answered before and the answer got lost (T5).
+
+        Raises:
+            KafkaError: INVALID_TXN_STATE where the transaction ended the other way.
+        """
         last = held.last_end
-        if held.open is not None or last is None or last.committed is not commit:
+        if held.open is not None or last is None or (last.producer_id, last.epoch) != (producer_id, epoch):
             return False
-        if (last.producer_id, last.epoch) != (producer_id, epoch):
+        # First protocol: the epoch stands still, so after a power cut "the last transaction, again" and "the one that
+        # got lost" look alike. Never success for the second (D2).
+        still = (producer_id, epoch) == (held.producer_id, held.epoch)
+        if last.committed is commit:
+            return not (still and self._ids.may_have_lost(held))
+        if still:
             return False
-        if (producer_id, epoch) == (held.producer_id, held.epoch):
-            # First protocol: the epoch stands still, so after a power cut "the last transaction, again" and "the one
-            # that got lost" look alike. Never success for the second (D2).
-            return not self._ids.may_have_lost(held)
-        return True
+        raise KafkaError(ErrorCode.invalid_txn_state, f"the transaction of {held.name!r} ended the other way")
 
     def _end_nothing(self, held: TransactionalId, commit: bool, reply: IdentityReply, *, bump: bool) -> None:
         """EndTxn where no transaction is open: a record never left the client, or a crash took the transaction."""

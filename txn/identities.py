@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from txn import keys
 from txn.id_blocks import IdBlocks
 from txn.metastore import MetaStore, Op, Put, StoreFailed
-from txn.transaction import LastEnd, Transaction, TransactionalId
+from txn.transaction import Transaction, TransactionalId
 from wire.errors import ErrorCode, KafkaError
 
 MAX_NAME_BYTES = 4_000
@@ -243,13 +243,14 @@ class Identities:
         kept = transaction if request.keep_prepared and held.two_phase and not held.lost else None
         held.timeout_ms = request.timeout_ms
         held.two_phase = request.two_phase
+        # A fenced producer's EndTxn is no repeat: it must not be answered with the identity of its successor.
+        held.last_end = None
         # With a transaction to abort the epoch moves by two, as in Kafka: one fences, one is the new producer's.
         self.bump(held, 2 if transaction is not None and kept is None else 1, previous=named)
         if transaction is None or kept is not None:
             ongoing = (kept.producer_id, kept.epoch) if kept is not None else None
             self.store_and_answer(held, reply, ongoing)
             return
-        held.last_end = LastEnd(transaction.producer_id, transaction.epoch, False)
         identity = Identity(held.producer_id, held.epoch)
         abort(held, transaction, lambda error: reply(error or identity))
 

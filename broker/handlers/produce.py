@@ -171,6 +171,8 @@ def _code_for(call: Call, code: ErrorCode) -> ErrorCode:
     """
     if code is ErrorCode.producer_fenced:
         return ErrorCode.invalid_producer_epoch
+    if code is ErrorCode.invalid_txn_state and call.version >= ABORTABLE_VERSION:
+        return ErrorCode.transaction_abortable
     if code is ErrorCode.transaction_abortable and call.version < ABORTABLE_VERSION:
         return ErrorCode.invalid_producer_id_mapping
     return code

@@ -28,4 +28,10 @@ def code_for(call: Call, code: ErrorCode) -> ErrorCode:
         return ErrorCode.invalid_producer_epoch
     if code is ErrorCode.transaction_abortable and call.version < _ABORTABLE_FROM[call.api_key]:
         return _INSTEAD_OF_ABORTABLE[call.api_key]
+    if (
+        call.api_key == OFFSET_COMMIT
+        and code is ErrorCode.invalid_txn_state
+        and call.version >= _ABORTABLE_FROM[OFFSET_COMMIT]
+    ):
+        return ErrorCode.transaction_abortable
     return code

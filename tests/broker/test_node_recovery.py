@@ -194,8 +194,13 @@ def test_timeouts_abort_and_fence() -> None:
     world.scheduler.advance(300)
     assert list_offset(world.client(), "t") == 1
     assert producer.send("t", {0: [b"b"]}) == {0: ErrorCode.invalid_producer_epoch}
-    assert producer.end() is ErrorCode.producer_fenced
-    assert read_all(world.client(), "t")[0] == []
+    assert producer.end() is ErrorCode.invalid_txn_state, "a commit after the timeout"
+    assert producer.end(commit=False) is ErrorCode.none, (
+        "an abort gets the bumped epoch, and the producer goes on"
+    )
+    assert producer.send("t", {0: [b"c"]}) == {0: ErrorCode.none}
+    assert producer.end() is ErrorCode.none
+    assert read_all(world.client(), "t")[0] == [b"c"]
 
 
 def test_a_deadline_outlives_a_kill() -> None:
@@ -262,7 +267,10 @@ def test_fencing_inside_init_aborts_what_was_open() -> None:
     assert new.init() is ErrorCode.none
     assert new.epoch == old.epoch + 2
     assert old.send("t", {0: [b"zombie"]}) == {0: ErrorCode.invalid_producer_epoch}
-    assert old.end() is ErrorCode.producer_fenced
+    identity = old.producer_id, old.epoch
+    for commit in (True, False):
+        assert old.end(commit=commit) is ErrorCode.producer_fenced
+        assert (old.producer_id, old.epoch) == identity, "never the identity of its successor"
     new.send("t", {0: [b"new"]})
     assert new.end() is ErrorCode.none
     assert read_all(world.client(), "t")[0] == [b"new"]
