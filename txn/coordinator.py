@@ -310,7 +310,7 @@ class Coordinator:
             return
         try:
             held = self._ids.get(name)
-            if held is not None and self._is_repeat(held, producer_id, epoch, commit):
+            if held is not None and self._is_repeat(held, producer_id, epoch, commit, bump=bump):
                 reply(Identity(held.producer_id, held.epoch))
                 return
             held = self._ids.holder(name, producer_id, epoch, aborting=not commit)
@@ -323,7 +323,9 @@ class Coordinator:
         except StoreFailed as failure:
             reply(unavailable(failure))
 
-    def _is_repeat(self, held: TransactionalId, producer_id: int, epoch: int, commit: bool) -> bool:
+    def _is_repeat(
+        self, held: TransactionalId, producer_id: int, epoch: int, commit: bool, *, bump: bool
+    ) -> bool:
         """Whether this EndTxn was answered before and the answer got lost (T5).
 
         Raises:
@@ -335,6 +337,10 @@ class Coordinator:
         # First protocol: the epoch stands still, so after a power cut "the last transaction, again" and "the one that
         # got lost" look alike. Never success for the second (D2).
         still = (producer_id, epoch) == (held.producer_id, held.epoch)
+        if not (bump or still):
+            return (
+                False  # a timeout fenced it: only transactions v2 can go on from an answer to its old epoch
+            )
         if last.committed is commit:
             return not (still and self._ids.may_have_lost(held))
         if still:
