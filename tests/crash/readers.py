@@ -144,7 +144,11 @@ def read_group(address: str, group: str, partitions: list[Partition]) -> list[Fi
         consumer.close()
     return [
         FinalOffset(
-            group, p.topic, p.partition, p.offset if p.offset >= 0 else None, p.error and p.error.name()
+            group,
+            p.topic,
+            p.partition,
+            p.offset if p.offset >= 0 else None,
+            p.error.name() if p.error else None,
         )
         for p in positions
     ]

@@ -6,13 +6,18 @@ SEALOG_POWERLOSS_ROUNDS: how many cuts. SEALOG_CRASH_SEED: repeats a plan.
 
 import os
 
+from tests.crash.isolated import isolated
 from tests.crash.rounds import CrashRun, Plan, PoweredMachine, chosen_seed
 
 ROUNDS = int(os.environ.get("SEALOG_POWERLOSS_ROUNDS", "60"))
 
 
 def test_power_cuts_at_random_moments(tmp_path):
-    machine = PoweredMachine(tmp_path / "data")
+    isolated(cut_power_at_random_moments, tmp_path)
+
+
+def cut_power_at_random_moments(folder):
+    machine = PoweredMachine(folder / "data")
     try:
         run = CrashRun(machine.broker, Plan(chosen_seed(), ROUNDS, check_every=20), machine.cut)
         violations = run.run()

@@ -5,6 +5,7 @@ SEALOG_CRASH_ROUNDS: how many kills. SEALOG_CRASH_SEED: repeats a plan.
 
 import os
 
+from tests.crash.isolated import isolated
 from tests.crash.rounds import CrashRun, Plan, chosen_seed
 from tests.support.broker_process import BrokerProcess
 
@@ -12,7 +13,11 @@ ROUNDS = int(os.environ.get("SEALOG_CRASH_ROUNDS", "200"))
 
 
 def test_sigkill_at_random_moments(tmp_path):
-    broker = BrokerProcess(tmp_path / "data")
+    isolated(kill_at_random_moments, tmp_path)
+
+
+def kill_at_random_moments(folder):
+    broker = BrokerProcess(folder / "data")
     try:
         run = CrashRun(broker, Plan(chosen_seed(), ROUNDS))
         violations = run.run()

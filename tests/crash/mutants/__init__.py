@@ -37,14 +37,14 @@ def commit_before_flush() -> None:
         finally:
             self._store, transaction.lsns = store, lsns
 
-    Ending.commit = hasty  # type: ignore[method-assign]
+    Ending.commit = hasty  # type: ignore[method-assign, assignment]
 
 
 def recovery_without_positions() -> None:
     """Recovery takes every PREPARING transaction for committed, whatever of it is in the logs (against T3)."""
     from txn.recovery import TransactionRecovery
 
-    TransactionRecovery._is_whole = lambda *_: True  # type: ignore[assignment, method-assign]
+    TransactionRecovery._is_whole = lambda *_: True  # type: ignore[method-assign]
 
 
 MUTANTS: dict[str, Mutate] = {
