@@ -180,10 +180,7 @@ class GroupCoordinator:
         self._advance(now_ms)
         group = self._groups.get(group_id)
         if group is None:
-            if generation_id < 0:
-                return ErrorCode.none
-            # As in Kafka, where a transaction's offsets meet an empty group and others meet none.
-            return ErrorCode.unknown_member_id if transactional else ErrorCode.illegal_generation
+            return ErrorCode.none if generation_id < 0 else ErrorCode.illegal_generation
         if generation_id < 0 and group.state is GroupState.EMPTY:
             return ErrorCode.none
         if generation_id < 0 and not member_id and group_instance_id is None:

@@ -29,6 +29,13 @@ def handle(node: Node, call: Call, request: Any) -> None:
             partitions=named_partitions(node, request.topics),
         )
         node.arm_group_timer()
+        if (
+            refused is ErrorCode.illegal_generation
+            and node.groups.describe(request.group_id) is None
+            and next(node.offsets.all_committed(request.group_id), None) is not None
+        ):
+            # A group that only holds offsets is an empty group: what is wrong is the member (as in Kafka).
+            refused = ErrorCode.unknown_member_id
     codes, offsets = check_offsets(node, request.topics, refused)
     if not offsets:
         _answer(call, request, codes)

@@ -245,7 +245,7 @@ COMMIT_CASES = [
     ("none", False, -1, "", None, OK),
     ("none", False, 1, "anna-1", None, ErrorCode.illegal_generation),
     ("none", True, -1, "", None, OK),
-    ("none", True, 1, "anna-1", None, ErrorCode.unknown_member_id),
+    ("none", True, 1, "anna-1", None, ErrorCode.illegal_generation),
     ("empty", False, -1, "", None, OK),
     ("empty", False, -1, "anna-1", None, OK),
     ("empty", False, 1, None, None, ErrorCode.unknown_member_id),
