@@ -313,6 +313,10 @@ class Coordinator:
             if held is not None and self._is_repeat(held, producer_id, epoch, commit, bump=bump):
                 reply(Identity(held.producer_id, held.epoch))
                 return
+            if held is not None and commit and held.undecided and self._ids.may_have_lost(held):
+                # "Again" or "the next one, which got lost"? An abort that followed must not be told success for the
+                # first, nor the commit for the second: this producer's end, whose next one finds out.
+                raise KafkaError(ErrorCode.producer_fenced, f"a power cut met the commit of {name!r}")
             held = self._ids.holder(name, producer_id, epoch, aborting=not commit)
             if held.open is None:
                 self._end_nothing(held, commit, reply, bump=bump)

@@ -125,7 +125,7 @@ class Identities:
     def touch(self, held: TransactionalId) -> None:
         """Its record is being written in this term: nothing from before can be missing any more."""
         held.term = self._term
-        held.lost = False
+        held.lost = held.undecided = False
 
     @staticmethod
     def record_ops(held: TransactionalId) -> list[Op]:

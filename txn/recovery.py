@@ -210,6 +210,9 @@ class TransactionRecovery:
         elif transaction.state is State.PREPARING:
             if self._is_whole(transaction, ops):
                 self._commit_verdict(transaction)
+                if held is not None and not self._nothing_lost:
+                    held.undecided = True
+                    self._batch.append(Put(keys.txid(held.name), held.record()))
             else:
                 self._verdict(transaction, State.ABORTED)
                 self._record_abort(held)
