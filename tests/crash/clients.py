@@ -5,6 +5,7 @@ What can go wrong is sorted into three: the same call may be repeated (Again), t
 """
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -18,6 +19,9 @@ from kafka.structs import TopicPartition as KafkaPythonPartition
 TRANSACTION_TIMEOUT_MS = 60_000
 CALL_TIMEOUT_S = 5.0
 
+
+# Thousands of refused connections while the broker is down; what matters comes as an error.
+logging.getLogger("kafka").setLevel(logging.CRITICAL)
 
 # Clients that find the broker soon after its restart.
 RDKAFKA: dict[str, Any] = {
