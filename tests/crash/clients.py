@@ -131,8 +131,7 @@ class RdkafkaProducer:
         self._call(self._producer.commit_transaction, CALL_TIMEOUT_S)
 
     def abort(self) -> None:
-        # Else librdkafka purges what is not sent yet, so that little of it would reach the log; and one whose
-        # broker dies between the purge and the abort may end the whole process by an assertion (2.16).
+        # Else librdkafka purges what is not sent yet, so that little of it would reach the log.
         self._call(self._producer.flush, CALL_TIMEOUT_S)
         self._call(self._producer.abort_transaction, CALL_TIMEOUT_S)
 
