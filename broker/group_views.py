@@ -5,19 +5,16 @@ A group that nobody ever joined exists as long as it has offsets, and is shown a
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING
 
 from broker.groups import GroupDescription, GroupOverview, GroupState
+from broker.groups.consumer.embedded import MalformedProtocol, read_subscription
 
 if TYPE_CHECKING:
     from broker.node import Node
 
 CONSUMER_PROTOCOL = "consumer"
 """The protocol type of consumers: their metadata names the topics they subscribe to."""
-
-_VERSION_AND_COUNT = struct.Struct(">hi")
-_LENGTH = struct.Struct(">h")
 
 
 def all_groups(node: Node) -> list[GroupOverview]:
@@ -54,22 +51,6 @@ def subscribed_topics(group: GroupDescription) -> frozenset[str] | None:
     if group.state is not GroupState.STABLE:
         return None
     try:
-        return frozenset(topic for member in group.members for topic in _subscription(member.metadata))
-    except (struct.error, UnicodeDecodeError, ValueError):
+        return frozenset().union(*(read_subscription(member.metadata).topics for member in group.members))
+    except MalformedProtocol:
         return None
-
-
-def _subscription(metadata: bytes) -> list[str]:
-    """The topics in a ConsumerProtocolSubscription: every version begins alike."""
-    _, count = _VERSION_AND_COUNT.unpack_from(metadata)
-    position = _VERSION_AND_COUNT.size
-    topics = []
-    for _ in range(count):
-        (length,) = _LENGTH.unpack_from(metadata, position)
-        position += _LENGTH.size
-        topic = metadata[position : position + length]
-        if length < 0 or len(topic) != length:
-            raise ValueError("cut off")
-        topics.append(topic.decode())
-        position += length
-    return topics

@@ -8,7 +8,7 @@ NOTES = {
     "Produce": "records of message format 2; one batch per partition and request",
     "Fetch": "every fetch is a full one: sessions are answered with session id 0",
     "ListOffsets": "earliest, latest by isolation level, by time, of the largest timestamp",
-    "JoinGroup": "the classic protocol; static members, cooperative rebalancing",
+    "JoinGroup": "the classic protocol, also in groups of the new one; static members, cooperative rebalancing",
     "DescribeGroups": "classic groups",
     "ListGroups": "filters by state and type; groups that only hold offsets too",
     "CreateTopics": "replication factor 1",
@@ -29,6 +29,8 @@ NOTES = {
     "DescribeProducers": "coordinator epoch -1: there are no markers",
     "DescribeTransactions": "partitions of the open transaction; no topic of group offsets",
     "ListTransactions": "the filter by duration gives running transactions alone",
+    "ConsumerGroupHeartbeat": "the new group protocol (KIP-848); patterns from version 1 on",
+    "ConsumerGroupDescribe": "groups of the new protocol",
     "DescribeTopicPartitions": "at most 2000 partitions per answer",
     "SealogGroupTransaction": "sealog's own: many producers' transactions end as one (design, section 7)",
 }

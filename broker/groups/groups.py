@@ -191,7 +191,7 @@ class Groups:
                 transactional=transactional,
                 knows_epochs=knows_epochs,
             )
-        if knows_epochs and generation_id >= 0 and self._classic.describe(group_id) is None:
+        if knows_epochs and generation_id >= 0 and group_id not in self._shared.groups:
             return ErrorCode.group_id_not_found
         return self._classic.validate_offset_commit(
             group_id,

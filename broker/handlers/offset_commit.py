@@ -31,6 +31,7 @@ def handle(node: Node, call: Call, request: Any) -> None:
         knows_epochs=call.version >= MEMBER_EPOCH_VERSION,
     )
     node.arm_group_timer()
+    refused = of_an_empty_group(node, request.group_id, refused)
     codes, offsets = check_offsets(node, request.topics, refused)
     if not offsets:
         _answer(call, request, codes)
@@ -57,6 +58,16 @@ def topic_key(topic: Any) -> str | UUID | None:
     """What names a topic in this version: its id from version 10 of OffsetCommit on, its name otherwise."""
     key: str | UUID | None = topic.topic_id if hasattr(topic, "topic_id") else topic.name
     return key
+
+
+def of_an_empty_group(node: Node, group_id: str, refused: ErrorCode) -> ErrorCode:
+    """A group that only holds offsets is an empty group: what is wrong then is the member (as in Kafka)."""
+    if refused not in (ErrorCode.illegal_generation, ErrorCode.group_id_not_found):
+        return refused
+    if node.groups.describe(group_id) is not None:
+        return refused
+    holds_offsets = next(node.offsets.all_committed(group_id), None) is not None
+    return ErrorCode.unknown_member_id if holds_offsets else refused
 
 
 def named_partitions(node: Node, topics: Any) -> Iterator[tuple[UUID, int]]:

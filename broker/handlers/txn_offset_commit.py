@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from broker.call import Call
-from broker.handlers.offset_commit import Codes, check_offsets, named_partitions
+from broker.handlers.offset_commit import Codes, check_offsets, named_partitions, of_an_empty_group
 from broker.handlers.txn_errors import code_for
 from wire.errors import ErrorCode, KafkaError
 
@@ -29,13 +29,7 @@ def handle(node: Node, call: Call, request: Any) -> None:
             partitions=named_partitions(node, request.topics),
         )
         node.arm_group_timer()
-        if (
-            refused is ErrorCode.illegal_generation
-            and node.groups.describe(request.group_id) is None
-            and next(node.offsets.all_committed(request.group_id), None) is not None
-        ):
-            # A group that only holds offsets is an empty group: what is wrong is the member (as in Kafka).
-            refused = ErrorCode.unknown_member_id
+        refused = of_an_empty_group(node, request.group_id, refused)
     codes, offsets = check_offsets(node, request.topics, refused)
     if not offsets:
         _answer(call, request, codes)

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from consumer_world import GROUP, Consumer, ConsumerWorld
+from consumer_clients import Consumer
+from consumer_world import GROUP, ConsumerWorld
 
 from broker.groups.consumer import topics as topics_module
 from wire.errors import ErrorCode

@@ -13,7 +13,8 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from consumer_world import GROUP, ClassicConsumer, Consumer, ConsumerWorld
+from consumer_clients import ClassicConsumer, Consumer
+from consumer_world import GROUP, ConsumerWorld
 
 from broker.groups.consumer.group import PARTITION_BYTES, ConsumerGroup, size_bytes
 from broker.groups.consumer.member import MemberState

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from consumer_world import SESSION_MS, Consumer, ConsumerWorld
+from consumer_clients import Consumer
+from consumer_world import SESSION_MS, ConsumerWorld
 
 from broker.groups import ConsumerGroupState
 from wire.errors import ErrorCode
@@ -158,3 +159,13 @@ def test_a_static_member_that_changes_its_name(world: ConsumerWorld, pair: Pair)
     assert anna.request(member_epoch=-2, instance_id="a").answer.error is ErrorCode.unknown_member_id
     new = world.consumer("new", instance="a")
     assert new.join().answer.error is ErrorCode.none
+
+
+def test_it_comes_back_to_a_full_group() -> None:
+    world = ConsumerWorld(classic={"max_members_per_group": 1})
+    anna = world.consumer("anna", instance="a")
+    anna.join()
+    anna.leave(-2)
+    assert world.consumer("ben").join().answer.error is ErrorCode.group_max_size_reached
+    assert world.consumer("anna2", instance="a").join().answer.error is ErrorCode.none
+    assert world.classic("old", instance="a").join().answer.error is ErrorCode.none

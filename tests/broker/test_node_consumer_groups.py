@@ -247,6 +247,16 @@ def test_a_group_too_large_to_be_stored_is_refused_and_goes_on(world: SimNode) -
     assert anna.ask().error_code is ErrorCode.none
 
 
+def test_a_store_that_is_gone(world: SimNode) -> None:
+    anna, _ = pair(world)
+    world.node.store.close()
+    carl = Member(world.client(), "carl")
+    assert carl.join("t").error_code is ErrorCode.coordinator_not_available
+    group = describe(world.client())
+    assert (group.group_epoch, {member.member_id for member in group.members}) == (2, {"anna", "ben"})
+    assert anna.ask().error_code is ErrorCode.none, "what is durable is still told"
+
+
 # -- with classic members
 
 

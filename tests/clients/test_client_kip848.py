@@ -18,7 +18,7 @@ from tests.clients.adapter_base import READ_COMMITTED, Consumer, Record
 from tests.clients.adapter_confluent import Confluent, ConfluentConsumer
 from tests.clients.fixtures import Broker, Opened
 from tests.clients.raw_kafka import RawKafka
-from tests.clients.scenario_tools import eventually, send_all, values
+from tests.clients.scenario_tools import eventually, send_all, take, values
 from tests.clients.test_client_groups import (
     PARTITIONS,
     fill,
@@ -213,3 +213,39 @@ def test_members_go_on_after_a_kill(opened: Opened, server: ServerProcess, uniqu
     with RawKafka(server.address) as raw:
         now = described(raw, group)
     assert (now.group_state, now.group_epoch, len(now.members)) == ("Stable", epoch, 2)
+
+
+def test_a_transaction_with_offsets_over_a_kill(
+    opened: Opened, server: ServerProcess, unique: Unique
+) -> None:
+    """Consume, transform, produce; the broker dies between the offsets and the commit, which holds all the same.
+
+    Each transaction has its own producer: once a broker died, librdkafka 2.16 sends no group offsets any more.
+    """
+    name, output, group, transactional_id = unique("topic"), unique("output"), unique("group"), unique("tx")
+    with RawKafka(server.address) as raw:
+        raw.create_topic(name, 1)
+        raw.create_topic(output, 1)
+    source = opened.producer()
+    send_all(source, (name, 0), [b"%d" % number for number in range(10)])
+    source.flush()
+    consumer = opened.consumer(group=group)
+    consumer.subscribe(name)
+    end = 0
+    while end < 10:
+        records = take(consumer, 1)[:5]
+        producer = opened.producer(transactional_id=transactional_id)
+        producer.begin()
+        for record in records:
+            assert record.value is not None
+            producer.send(output, 0, b"out " + record.value)
+        producer.flush()
+        producer.send_offsets(consumer, next_offsets(records))
+        kill_and_start(server, group)
+        producer.commit()
+        end = next_offsets(records)[(name, 0)]
+        eventually(lambda: consumer.committed((name, 0)) == end, "the offset")  # noqa: B023
+        consumer.seek((name, 0), end)
+    reader = opened.consumer()
+    reader.assign([(output, 0)])
+    assert values(take(reader, 10)) == [b"out %d" % number for number in range(10)]

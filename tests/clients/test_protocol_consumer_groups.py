@@ -332,6 +332,8 @@ def test_who_may_commit_without_a_group(raw: RawKafka, group: str, topic: TopicF
     assert commit(raw, group, "anna", 3, partition) is ErrorCode.group_id_not_found
     assert commit(raw, group, "anna", 3, partition, version=8) is ErrorCode.illegal_generation
     assert commit(raw, group, "", -1, partition) is ErrorCode.none
+    for version in (8, 9):
+        assert commit(raw, group, "anna", 3, partition, version=version) is ErrorCode.unknown_member_id
 
 
 def test_anybody_may_commit_while_there_are_no_members(raw: RawKafka, group: str, pair: Any) -> None:

@@ -37,7 +37,7 @@ class Subscriber:
 Assignor: TypeAlias = Callable[[Mapping[str, Subscriber], Mapping[UUID, int]], dict[str, Partitions]]
 """(subscribers by member id, partition count by topic id) -> each member's partitions.
 
-Every subscribed topic must have a count. Members that get nothing may be left out of the result.
+Every subscribed topic must have a count. Members that get nothing are left out of the result.
 """
 
 _TopicPartition: TypeAlias = tuple[UUID, int]
@@ -80,9 +80,8 @@ def assign_uniform(members: Mapping[str, Subscriber], counts: Mapping[UUID, int]
     result: dict[str, dict[UUID, set[int]]] = {}
     for pool in pools:
         for member_id, partitions in pool.held.items():
-            mine = result.setdefault(member_id, {})
             for topic_id, number in partitions:
-                mine.setdefault(topic_id, set()).add(number)
+                result.setdefault(member_id, {}).setdefault(topic_id, set()).add(number)
     return {
         member_id: {topic_id: frozenset(numbers) for topic_id, numbers in topics.items()}
         for member_id, topics in result.items()

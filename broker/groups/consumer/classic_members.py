@@ -64,29 +64,26 @@ class ClassicMembers:
             raise KafkaError(ErrorCode.invalid_session_timeout)
         if core.config.migration_policy is MigrationPolicy.DISABLED:
             raise KafkaError(ErrorCode.inconsistent_group_protocol)
-        if request.member_id not in group.members and len(group.members) >= config.max_members_per_group:
-            raise KafkaError(ErrorCode.group_max_size_reached)
         subscription = _subscription(group, request)
-        dynamic = request.group_instance_id is None
         member_id = request.member_id
         if not member_id:
             member_id = self._new_member_id(request.group_instance_id or request.client_id)
-            if dynamic and request.require_known_member_id:
-                core.shared.outbox.add(
-                    reply, JoinResult(error=ErrorCode.member_id_required, member_id=member_id)
-                )
-                return
         predecessor, before = _find(group, request, member_id)
+        if before is None and len(group.members) >= config.max_members_per_group:
+            raise KafkaError(ErrorCode.group_max_size_reached)
+        dynamic = request.group_instance_id is None
+        if dynamic and not request.member_id and request.require_known_member_id:
+            told = JoinResult(error=ErrorCode.member_id_required, member_id=member_id)
+            core.shared.outbox.add(reply, told)
+            return
         old = before.profile if before is not None else Profile()
         profile = _profile(request, subscription, old)
-        member = (
-            replace(before, profile=profile)
-            if before is not None
-            else Member(member_id=member_id, profile=profile)
-        )
-        growth_bytes = size_bytes(member) - (size_bytes(before) if before is not None else 0)
-        if not core.shared.budget.fits(growth_bytes):
-            raise KafkaError(ErrorCode.group_max_size_reached)
+        if before is None:
+            member = Member(member_id=member_id, profile=profile)
+            core.check_memory(size_bytes(member))
+        else:
+            member = replace(before, profile=profile)
+            core.check_memory(profile.size_bytes - old.size_bytes)
 
         # From here on nothing is refused.
         if predecessor is not None:

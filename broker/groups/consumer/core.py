@@ -30,6 +30,7 @@ from broker.groups.deadlines import Deadlines
 from broker.groups.group import Budget
 from broker.groups.outbox import Outbox
 from broker.groups.record import GroupRecord
+from wire.errors import ErrorCode, KafkaError
 
 Stored: TypeAlias = Callable[[Exception | None], None]
 ChangeStore: TypeAlias = Callable[[str, GroupChange, Stored], None]
@@ -103,6 +104,14 @@ class Core:
         group.note_end()
         group.replacement = GroupChange(state, whole=True)
         self.forget(group)
+
+    def check_memory(self, more_bytes: int) -> None:
+        """
+        Raises:
+            KafkaError: GROUP_MAX_SIZE_REACHED, where all groups together may not grow by so much.
+        """
+        if not self.shared.budget.fits(more_bytes):
+            raise KafkaError(ErrorCode.group_max_size_reached, "the broker's memory for groups is used up")
 
     # -- the store
 
@@ -187,13 +196,12 @@ class Core:
 
     def look_at_topics(self, group: ConsumerGroup, *, changed: bool) -> None:
         """Grow the epoch where `changed`, or where the group's topics are not what they were."""
-        header = group.header
-        if changed or group.topics_seen != self.topics.changes:
-            group.topics_seen = self.topics.changes
-            found = topics_hash(self.topics, self.subscribed_names(group))
-            changed = changed or found != header.topics_hash
-            header = header._replace(topics_hash=found)
-        group.set_header(header._replace(epoch=header.epoch + changed))
+        if not changed and group.topics_seen == self.topics.changes:
+            return
+        group.topics_seen = self.topics.changes
+        found = topics_hash(self.topics, self.subscribed_names(group))
+        if changed or found != group.header.topics_hash:
+            group.set_header(group.header._replace(epoch=group.epoch + 1, topics_hash=found))
 
     def move_on(self, group: ConsumerGroup) -> None:
         """Make a target assignment for the group's epoch, unless the last one was made a moment ago."""

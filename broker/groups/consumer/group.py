@@ -200,10 +200,6 @@ class ConsumerGroup:
             self._change()
             self.header = header
 
-    def grow_epoch(self) -> None:
-        """Something changed that the target assignment depends on."""
-        self.set_header(self.header._replace(epoch=self.epoch + 1))
-
     def note_all(self) -> None:
         """Have everything stored: the group is new."""
         write = self._change()

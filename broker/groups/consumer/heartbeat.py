@@ -112,23 +112,23 @@ class Heartbeats:
                 raise _no_group(request.group_id)
             group = self._migration.plan_consumer_group(request.group_id)
         member_id = request.member_id or self._new_member_id(request.client_id)
-        if member_id not in group.members and len(group.members) >= core.shared.config.max_members_per_group:
+        predecessor, before = self._find(group, request, member_id)
+        if before is None and len(group.members) >= core.shared.config.max_members_per_group:
             raise KafkaError(
                 ErrorCode.group_max_size_reached, f"the group has its limit of {len(group.members)} members"
             )
-        predecessor, before = self._find(group, request, member_id)
-        profile = _updated(before.profile if before is not None else Profile(), request)
         old = before.profile if before is not None else Profile()
+        profile = _updated(old, request)
         if profile.pattern and profile.pattern != old.pattern:
             core.patterns.check(profile.pattern)
-        member = (
-            replace(before, profile=profile)
-            if before is not None
-            else Member(member_id=member_id, profile=profile)
-        )
-        growth_bytes = size_bytes(member) - (size_bytes(before) if before is not None else 0)
-        if not core.shared.budget.fits(growth_bytes):
-            raise KafkaError(ErrorCode.group_max_size_reached, "the broker's memory for groups is used up")
+        if before is None:
+            member = Member(member_id=member_id, profile=profile)
+            core.check_memory(size_bytes(member))
+        elif profile != old:
+            member = replace(before, profile=profile)
+            core.check_memory(profile.size_bytes - old.size_bytes)
+        else:
+            member = before
 
         # From here on nothing is refused.
         if group.group_id not in core.groups:
