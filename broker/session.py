@@ -1,8 +1,8 @@
 """One client's session without its socket: bytes in, requests to their handlers, answers out in order.
 
-Guarantees that bad bytes end this session only, that answers leave in the order of requests and in one write per turn
-of the loop, and that a peer with too much in hand is not read from (`should_read`). The socket around it is
-`broker.server`; a simulator puts its own network there.
+Guarantees that bad bytes end the session they came in and no other, that answers leave in the order of requests and in
+one write per turn of the loop, and that a peer with too much in hand is not read from (`Transport.set_reading`). The
+socket around it is `broker.server`; a simulator puts its own network there.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Session:
         self._out.clear()
 
     def close(self, reason: str) -> None:
-        """End this session and no other."""
+        """End it, and no other."""
         if not self._closed:
             log.info("closing %s: %s", self._peer, reason)
             self._transport.close()

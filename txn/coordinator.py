@@ -20,7 +20,7 @@ from txn import keys
 from txn.ending import Ending
 from txn.group_state import GroupLimits, GroupTransaction
 from txn.group_transactions import GroupTransactions
-from txn.identities import Identities, Identity, IdentityReply, InitRequest, Reply, unavailable
+from txn.identities import Identities, Identity, IdentityReply, InitRequest, Reply, refusals, unavailable
 from txn.metastore import MetaStore, Put, StoreFailed
 from txn.offsets import GroupOffsets
 from txn.partition import Partition
@@ -140,15 +140,12 @@ class Coordinator:
     ) -> None:
         if self._in_line(name, lambda: self._join(name, producer_id, epoch, reply, change)):
             return
-        try:
+        with refusals(reply):
             held = self._ids.holder(name, producer_id, epoch)
             transaction = self._writable(held) or self._begin(held)
             change(transaction)
             self._store_header(transaction)
-        except KafkaError as refused:
-            reply(refused)
-            return
-        self._reply_when_safe(transaction, reply)
+            self._reply_when_safe(transaction, reply)
 
     def _add(self, transaction: Transaction, partitions: Iterable[TopicPartition]) -> None:
         wanted = transaction.partitions.union(partitions)
@@ -235,7 +232,7 @@ class Coordinator:
 
         if self._in_line(name, again):
             return
-        try:
+        with refusals(reply):
             held = self._ids.holder(name, producer_id, epoch)
             transaction = self._writable(held)
             if transaction is None:
@@ -257,13 +254,7 @@ class Coordinator:
             self._store.apply([op])
             transaction.op_count += 1
             self._offsets.hold(transaction, group_id, offsets)
-        except KafkaError as refused:
-            reply(refused)
-            return
-        except StoreFailed as failure:
-            reply(unavailable(failure))
-            return
-        self._reply_when_safe(transaction, reply)
+            self._reply_when_safe(transaction, reply)
 
     def _reply_when_safe(self, transaction: Transaction, reply: Reply) -> None:
         """Written, not flushed: a killed process finds it again; after a power cut the transaction aborts (D2).
@@ -308,7 +299,7 @@ class Coordinator:
         """
         if self._in_line(name, lambda: self.end(name, producer_id, epoch, commit, reply, bump=bump)):
             return
-        try:
+        with refusals(reply):
             held = self._ids.get(name)
             if held is not None and self._is_repeat(held, producer_id, epoch, commit, bump=bump):
                 reply(Identity(held.producer_id, held.epoch))
@@ -322,10 +313,6 @@ class Coordinator:
                 self._end_nothing(held, commit, reply, bump=bump)
             else:
                 self._end_open(held, held.open, commit, reply, bump=bump)
-        except KafkaError as refused:
-            reply(refused)
-        except StoreFailed as failure:
-            reply(unavailable(failure))
 
     def _is_repeat(
         self, held: TransactionalId, producer_id: int, epoch: int, commit: bool, *, bump: bool

@@ -22,7 +22,7 @@ from storage.clock import Scheduler, Timer
 from txn import keys
 from txn.ending import Ending
 from txn.group_state import GroupLimits, GroupOutcome, GroupState, GroupTransaction, OutcomeReply, Winner
-from txn.identities import Identities, Reply, unavailable
+from txn.identities import Identities, Reply, refusals, unavailable
 from txn.metastore import Delete, MetaStore, Op, Put, StoreFailed
 from txn.offsets import GroupOffsets
 from txn.transaction import (
@@ -135,16 +135,12 @@ class GroupTransactions:
         if group is not None and group.busy:
             group.waiting.append(again)
             return
-        try:
+        with refusals(reply):
             held = self._ids.holder(*member)
             if held.busy:
                 held.waiting.append(again)
                 return
-            if not 0 < timeout_ms <= self._limits.timeout_ms:
-                raise KafkaError(
-                    ErrorCode.invalid_transaction_timeout,
-                    f"a group's time is 1 to {self._limits.timeout_ms} ms",
-                )
+            self._check_time(timeout_ms)
             if group is not None and group.attempt != attempt:
                 self._check_supersedes(group, attempt, generation)
                 self._supersede(group, attempt, generation, timeout_ms, again)
@@ -152,18 +148,18 @@ class GroupTransactions:
             if group is None:
                 group = self._open(sink, batch, attempt, generation, timeout_ms)
             self._join(group, held)
-        except KafkaError as refused:
-            reply(refused)
-            return
-        except StoreFailed as failure:
-            reply(unavailable(failure))
-            return
-        outcome = GroupOutcome(batch, attempt, len(group.members), False)
-        self._store.when_written(lambda error: reply(unavailable(error) if error else outcome))
+            outcome = GroupOutcome(batch, attempt, len(group.members), False)
+            self._store.when_written(lambda error: reply(unavailable(error) if error else outcome))
 
     def _done(self, sink: str, batch: int) -> GroupOutcome | None:
         last = self.last_done(sink)
         return last if last is not None and batch <= last.batch else None
+
+    def _check_time(self, timeout_ms: int) -> None:
+        if not 0 < timeout_ms <= self._limits.timeout_ms:
+            raise KafkaError(
+                ErrorCode.invalid_transaction_timeout, f"a group's time is 1 to {self._limits.timeout_ms} ms"
+            )
 
     @staticmethod
     def _check_supersedes(group: GroupTransaction, attempt: str, generation: int) -> None:
@@ -244,7 +240,7 @@ class GroupTransactions:
         """Commit exactly these members, with offsets of consumer groups, in one conditional write.
 
         Errors: PRODUCER_FENCED for a superseded attempt, INVALID_TXN_STATE where a winner has not voted or there is no
-        such group, POLICY_VIOLATION for two winners' (or these) offsets of one group partition.
+        such group, INVALID_REQUEST where one is named twice.
         """
         done = self._done(sink, batch)
         if done is not None:
@@ -254,7 +250,7 @@ class GroupTransactions:
         if group is not None and group.busy:
             group.waiting.append(_call(self.commit, sink, batch, attempt, winners, offsets, reply))
             return
-        try:
+        with refusals(reply):
             if group is None and not winners:
                 group = self._open(sink, batch, attempt, 0, self._limits.timeout_ms)
             group = self._current(group, sink, batch, attempt)
@@ -262,13 +258,13 @@ class GroupTransactions:
             group.winners = list(winners)
             group.move(GroupState.COMMITTED)
             lsn = self._apply_commit(group, len(chosen), offsets)
-        except KafkaError as refused:
-            reply(refused)
-            return
-        except StoreFailed as failure:
-            reply(unavailable(failure))
-            return
-        outcome = GroupOutcome(batch, attempt, len(chosen), False)
+            self._finish_commit(group, chosen, lsn, reply)
+
+    def _finish_commit(
+        self, group: GroupTransaction, chosen: Sequence[Transaction], lsn: int, reply: OutcomeReply
+    ) -> None:
+        """When the one write is durable: show the winners, answer, discard the others."""
+        outcome = GroupOutcome(group.batch, group.attempt, len(chosen), False)
 
         def durable(error: Exception | None) -> None:
             if error is not None:
@@ -336,20 +332,14 @@ class GroupTransactions:
         if group.busy:
             group.waiting.append(_call(self.abort, sink, batch, attempt, reply))
             return
-        try:
+        with refusals(reply):
             group = self._current(group, sink, batch, attempt)
             losers = list(group.members.values())
             group.superseded.add(attempt)
             group.attempt = ""
             self._put(group)
-        except KafkaError as refused:
-            reply(refused)
-            return
-        except StoreFailed as failure:
-            reply(unavailable(failure))
-            return
-        group.waiting.append(lambda: reply(GroupOutcome(batch, attempt, 0, False)))
-        self._discard(group, losers)
+            group.waiting.append(lambda: reply(GroupOutcome(batch, attempt, 0, False)))
+            self._discard(group, losers)
 
     def extend(self, sink: str, batch: int, attempt: str, timeout_ms: int, reply: OutcomeReply) -> None:
         """Give an undecided attempt, and its members, this much time from now on."""
@@ -357,13 +347,9 @@ class GroupTransactions:
         if done is not None:
             reply(done)
             return
-        try:
+        with refusals(reply):
             group = self._current(self._groups.get((sink, batch)), sink, batch, attempt)
-            if not 0 < timeout_ms <= self._limits.timeout_ms:
-                raise KafkaError(
-                    ErrorCode.invalid_transaction_timeout,
-                    f"a group's time is 1 to {self._limits.timeout_ms} ms",
-                )
+            self._check_time(timeout_ms)
             group.deadline_ms = self._scheduler.now_ms() + timeout_ms
             changes: list[Op] = []
             for transaction in group.members.values():
@@ -371,14 +357,8 @@ class GroupTransactions:
                     transaction.deadline_ms = max(transaction.deadline_ms, group.deadline_ms)
                     changes.append(Put(keys.txn(transaction.key), transaction.header()))
             lsn = self._put(group, changes)
-        except KafkaError as refused:
-            reply(refused)
-            return
-        except StoreFailed as failure:
-            reply(unavailable(failure))
-            return
-        outcome = GroupOutcome(batch, attempt, len(group.members), False)
-        self._store.when_durable(lsn, lambda error: reply(unavailable(error) if error else outcome))
+            outcome = GroupOutcome(batch, attempt, len(group.members), False)
+            self._store.when_durable(lsn, lambda error: reply(unavailable(error) if error else outcome))
 
     # -- losers
 

@@ -5,6 +5,7 @@ InitProducerId lives here (KIP-98, KIP-360). Sans I/O but for the metadata store
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -170,7 +171,7 @@ class Identities:
         TRANSACTIONAL_ID_AUTHORIZATION_FAILED where two-phase commit is off, POLICY_VIOLATION at the limit of
         transactional ids, COORDINATOR_NOT_AVAILABLE when the store has failed.
         """
-        try:
+        with refusals(reply):
             if request.name is None:
                 self._allocate_idempotent(reply)
                 return
@@ -189,10 +190,6 @@ class Identities:
                 reply(Identity(held.producer_id, held.epoch))
                 return
             self._again(held, request, named, abort, reply)
-        except KafkaError as refused:
-            reply(refused)
-        except StoreFailed as failure:
-            reply(unavailable(failure))
 
     def _check(self, request: InitRequest) -> None:
         if not 0 < len((request.name or "").encode()) <= MAX_NAME_BYTES:
@@ -253,6 +250,17 @@ class Identities:
             return
         identity = Identity(held.producer_id, held.epoch)
         abort(held, transaction, lambda error: reply(error or identity))
+
+
+@contextlib.contextmanager
+def refusals(reply: Callable[[KafkaError], None]) -> Iterator[None]:
+    """What is raised inside to refuse a request becomes its answer."""
+    try:
+        yield
+    except KafkaError as refused:
+        reply(refused)
+    except StoreFailed as failure:
+        reply(unavailable(failure))
 
 
 def unavailable(error: Exception) -> KafkaError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from broker.call import Call
+from broker.handlers.metadata import leadership
 from broker.handlers.operations import TOPIC, allowed
 from broker.topic import Topic
 from wire.errors import ErrorCode
@@ -50,7 +51,6 @@ def handle(node: Node, call: Call, request: Any) -> None:
 
 
 def _topic(node: Node, call: Call, topic: Topic, partitions: Any) -> Any:
-    node_id = node.config.node_id
     return call.build(
         "DescribeTopicPartitionsResponseTopic",
         error_code=ErrorCode.none,
@@ -59,12 +59,7 @@ def _topic(node: Node, call: Call, topic: Topic, partitions: Any) -> Any:
         partitions=tuple(
             call.build(
                 "DescribeTopicPartitionsResponsePartition",
-                error_code=ErrorCode.none,
-                partition_index=partition.index,
-                leader_id=node_id,
-                leader_epoch=partition.log.term,
-                replica_nodes=(node_id,),
-                isr_nodes=(node_id,),
+                **leadership(node, partition),
                 eligible_leader_replicas=(),
                 last_known_elr=(),
             )

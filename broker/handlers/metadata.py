@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.call import Call
 from broker.topic import Topic
+from txn.partition import Partition
 from wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -50,23 +51,27 @@ def handle(node: Node, call: Call, request: Any) -> None:
     arrived()
 
 
-def _topic(node: Node, call: Call, topic: Topic) -> Any:
+def leadership(node: Node, partition: Partition) -> dict[str, Any]:
+    """Who leads and holds a partition, as Metadata and DescribeTopicPartitions name it."""
     node_id = node.config.node_id
+    return {
+        "error_code": ErrorCode.none,
+        "partition_index": partition.index,
+        "leader_id": node_id,
+        "leader_epoch": partition.log.term,
+        "replica_nodes": (node_id,),
+        "isr_nodes": (node_id,),
+    }
+
+
+def _topic(node: Node, call: Call, topic: Topic) -> Any:
     return call.build(
         "MetadataResponseTopic",
         error_code=ErrorCode.none,
         name=topic.name,
         topic_id=topic.id,
         partitions=tuple(
-            call.build(
-                "MetadataResponsePartition",
-                error_code=ErrorCode.none,
-                partition_index=partition.index,
-                leader_id=node_id,
-                leader_epoch=partition.log.term,
-                replica_nodes=(node_id,),
-                isr_nodes=(node_id,),
-            )
+            call.build("MetadataResponsePartition", **leadership(node, partition))
             for partition in topic.partitions
         ),
     )
