@@ -304,10 +304,6 @@ class Coordinator:
             if held is not None and self._is_repeat(held, producer_id, epoch, commit, bump=bump):
                 reply(Identity(held.producer_id, held.epoch))
                 return
-            if held is not None and commit and held.undecided and self._ids.may_have_lost(held):
-                # "Again" or "the next one, which got lost"? An abort that followed must not be told success for the
-                # first, nor the commit for the second: this producer's end, whose next one finds out.
-                raise KafkaError(ErrorCode.producer_fenced, f"a power cut met the commit of {name!r}")
             held = self._ids.holder(name, producer_id, epoch, aborting=not commit)
             if held.open is None:
                 self._end_nothing(held, commit, reply, bump=bump)
@@ -320,20 +316,29 @@ class Coordinator:
         """Whether this EndTxn was answered before and the answer got lost (T5).
 
         Raises:
-            KafkaError: INVALID_TXN_STATE where the transaction ended the other way.
+            KafkaError: INVALID_TXN_STATE where the transaction ended the other way; PRODUCER_FENCED where nobody can
+                tell whether it is a repeat.
         """
         last = held.last_end
         if held.open is not None or last is None or (last.producer_id, last.epoch) != (producer_id, epoch):
             return False
-        # First protocol: the epoch stands still, so after a power cut "the last transaction, again" and "the one that
-        # got lost" look alike. Never success for the second (D2).
         still = (producer_id, epoch) == (held.producer_id, held.epoch)
         if not (bump or still):
             return (
                 False  # a timeout fenced it: only transactions v2 can go on from an answer to its old epoch
             )
+        if still and self._ids.may_have_lost(held):
+            if last.committed:
+                # First protocol, where the epoch stands still: the end whose answer got lost, again, or the next one,
+                # whose transaction the power cut took without a trace? A commit's success would be a lie to the second
+                # (D2), an abort's to the first. So it is this producer's end; its successor reads what stands.
+                raise KafkaError(
+                    ErrorCode.producer_fenced,
+                    f"the machine restarted; nobody can tell which transaction {held.name!r} is ending",
+                )
+            return False
         if last.committed is commit:
-            return not (still and self._ids.may_have_lost(held))
+            return True
         if still:
             return False
         raise KafkaError(ErrorCode.invalid_txn_state, f"the transaction of {held.name!r} ended the other way")

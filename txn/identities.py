@@ -105,6 +105,7 @@ class Identities:
         if (held.producer_id, held.epoch) != (producer_id, epoch):
             raise KafkaError(ErrorCode.producer_fenced, f"{name!r} has a newer producer")
         if not aborting and self.may_have_lost(held):
+            held.note_lost()
             raise KafkaError(
                 ErrorCode.transaction_abortable,
                 f"the machine restarted; a transaction of {name!r} that was open then can only abort",
@@ -126,7 +127,7 @@ class Identities:
     def touch(self, held: TransactionalId) -> None:
         """Its record is being written in this term: nothing from before can be missing any more."""
         held.term = self._term
-        held.lost = held.undecided = False
+        held.lost = False
 
     @staticmethod
     def record_ops(held: TransactionalId) -> list[Op]:

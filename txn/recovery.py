@@ -207,12 +207,12 @@ class TransactionRecovery:
             if held is not None and self._goes_on(transaction, held):
                 return
             self._verdict(transaction, State.ABORTED)
+            if held is not None and (held.producer_id, held.epoch) == transaction.key[:2]:
+                held.note_lost()
+                self._batch.append(Put(keys.txid(held.name), held.record()))
         elif transaction.state is State.PREPARING:
             if self._is_whole(transaction, ops):
                 self._commit_verdict(transaction)
-                if held is not None and not self._nothing_lost:
-                    held.undecided = True
-                    self._batch.append(Put(keys.txid(held.name), held.record()))
             else:
                 self._verdict(transaction, State.ABORTED)
                 self._record_abort(held)
@@ -339,6 +339,7 @@ class TransactionRecovery:
         self._result.unknown += 1
         if held is not None and held.open is None and not held.lost:
             held.lost = True
+            held.note_lost()
             self._batch.append(Put(keys.txid(held.name), held.record()))
         lost = Transaction("", *key, created_ms=0, deadline_ms=0, state=State.ABORTED, writes=writes)
         self._finish(lost, has_header=False)

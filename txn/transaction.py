@@ -193,8 +193,6 @@ class TransactionalId:
     """Two-phase commit is enabled for this producer (KIP-939)."""
     lost: bool = False
     """A start found batches of its epoch whose transaction nobody remembers: it can only abort."""
-    undecided: bool = False
-    """A power cut met its last commit, which a start then found whole: nobody knows whether it was answered."""
     open: Transaction | None = None
     busy: bool = False
     """A durable step (an end, an InitProducerId) is under way; whoever comes meanwhile waits in line."""
@@ -212,7 +210,6 @@ class TransactionalId:
             "previous": list(self.previous) if self.previous else None,
             "two_phase": self.two_phase,
             "lost": self.lost,
-            "undecided": self.undecided,
         }
 
     @classmethod
@@ -228,8 +225,12 @@ class TransactionalId:
             (previous[0], previous[1]) if previous else None,
             record["two_phase"],
             record["lost"],
-            record["undecided"],
         )
+
+    def note_lost(self) -> None:
+        """A power cut took a transaction begun after its last end, as a trace on the disk or a write that came for it
+        tells: the next EndTxn is that one's (design T5)."""
+        self.last_end = LastEnd(self.producer_id, self.epoch, False)
 
     def was(self, producer_id: int) -> bool:
         """Whether this id was held under that producer id before its epochs ran out."""

@@ -98,11 +98,12 @@ def test_a_repeated_end_gets_the_recorded_outcome_also_after_a_restart(v2: bool)
 
 @pytest.mark.parametrize("keep", ["none", "prefix", "sectors", "all"])
 @pytest.mark.parametrize("cut_at", range(12))
-def test_a_commit_cut_anywhere_is_whole_or_absent_and_stays_so(cut_at: int, keep: str) -> None:
-    """The power goes at each turn of the loop between EndTxn and its answer."""
+@both_protocols
+def test_a_commit_cut_anywhere_is_whole_or_absent_and_stays_so(v2: bool, cut_at: int, keep: str) -> None:
+    """The power goes at each turn of the loop between EndTxn and its answer; a repeat never hears the opposite."""
     world = world_with_topic(flush_linger_ms=60_000)
     client = world.client()
-    producer = Producer(client, "p")
+    producer = Producer(client, "p", v2=v2)
     producer.init()
     producer.send("t", {0: [b"a"], 1: [b"b"]})
     number = producer.end_request(True)
@@ -124,6 +125,46 @@ def test_a_commit_cut_anywhere_is_whole_or_absent_and_stays_so(cut_at: int, keep
         )
     world.cut_power(keep=keep)
     assert [read_all(world.client(), "t", p)[0] for p in (0, 1)] == seen, "a verdict never changes (T4)"
+    reconnect(world, producer)
+    again = producer.end()
+    if again is ErrorCode.none:
+        assert seen == [[b"a"], [b"b"]]
+    elif again in (ErrorCode.transaction_abortable, ErrorCode.invalid_producer_id_mapping):
+        assert seen == [[], []], "who is told to abort must not have committed"
+        assert producer.end(commit=False) is ErrorCode.none
+    else:
+        assert again in (ErrorCode.producer_fenced, ErrorCode.invalid_txn_state), again
+    assert [read_all(world.client(), "t", p)[0] for p in (0, 1)] == seen
+
+
+@pytest.mark.parametrize("keep", ["none", "prefix", "all"])
+@pytest.mark.parametrize("trace", ["flushed", "a write", "none"])
+def test_which_transaction_an_end_means_after_a_power_cut(trace: str, keep: str) -> None:
+    """First protocol, a commit, then a transaction that a power cut takes: the client goes on if a trace of that stayed
+    or it writes once more; else its end is refused for good, as it could be the commit's repeat."""
+    world = world_with_topic(flush_linger_ms=60_000)
+    producer = Producer(world.client(), "p", v2=False, timeout_ms=600_000)
+    producer.init()
+    producer.send("t", {0: [b"a"]})
+    assert producer.end() is ErrorCode.none
+    producer.send("t", {0: [b"lost"]})
+    if trace == "flushed":
+        world.scheduler.advance(61_000)
+    world.cut_power(keep=keep)
+    reconnect(world, producer)
+    if trace == "a write":
+        assert producer.add("t", [0]) is ErrorCode.invalid_producer_id_mapping
+    if trace == "none" and keep != "all":
+        for commit in (True, False):
+            assert producer.end(commit=commit) is ErrorCode.producer_fenced
+        producer.init()
+    else:
+        assert producer.end() is ErrorCode.invalid_producer_id_mapping
+        assert producer.end(commit=False) is ErrorCode.none
+        producer.sequences.clear()
+    producer.send("t", {0: [b"b"]})
+    assert producer.end() is ErrorCode.none
+    assert read_all(world.client(), "t", 0)[0] == [b"a", b"b"]
 
 
 def test_aborted_records_stay_away_after_settlement_and_restarts() -> None:
