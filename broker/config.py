@@ -35,6 +35,8 @@ class Limits(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
     open_transactions: Positive = 20_000
     transactional_ids: Positive = 1_000_000
     producers_per_topic: Positive = 200_000
+    ranges_per_topic: Positive = 256
+    """Each range is a file and a flusher of its own."""
     groups: Positive = 10_000
     group_members: Positive = 2_000
     offset_metadata_bytes: Positive = 4_096

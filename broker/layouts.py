@@ -6,11 +6,11 @@ here gives a new record; the old one stays as it was, so that a conditional writ
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from storage.layout import RollEvent, SegmentInfo
+from storage.layout import LayoutChanged, RollEvent, SegmentInfo, tails
 
 Layout = dict[str, Any]
 
@@ -44,12 +44,39 @@ def with_range(layout: Layout, first_segment: SegmentInfo) -> Layout:
     return _next(layout, [*layout["segments"], _record(first_segment)])
 
 
-def with_child(layout: Layout, event: RollEvent) -> Layout:
-    """The child takes the parent's place as the tail. The parent stays ACTIVE until its footer is durable."""
-    segments = layout["segments"]
-    parent = next(segment for segment in segments if segment["id"] == event.parent_id)
-    child = SegmentInfo(event.child_id, parent["first"], parent["last"], "ACTIVE", (event.parent_id,))
-    return _next(layout, [*segments, _record(child)])
+def with_children(layout: Layout, parents: Sequence[int], children: Sequence[tuple[int, int, int]]) -> Layout:
+    """The children (segment id, first and last partition) take the parents' place as tails: a roll, split or merge.
+
+    The parents stay ACTIVE until their footers are durable.
+
+    Raises:
+        LayoutChanged: a parent is no tail any more, or the children do not cover what the parents cover.
+    """
+    current = {segment.segment_id: segment for segment in tails(segments_of(layout))}
+    if any(parent not in current for parent in parents):
+        raise LayoutChanged(f"of segments {list(parents)} not all are the ends of their ranges any more")
+    spans = [current[parent] for parent in parents]
+    if [p for _, first, last in children for p in range(first, last + 1)] != [
+        p for span in spans for p in range(span.first, span.last + 1)
+    ]:
+        raise LayoutChanged(f"segments {list(parents)} hold other partitions than {children}")
+    made = [
+        SegmentInfo(
+            segment_id,
+            first,
+            last,
+            "ACTIVE",
+            tuple(span.segment_id for span in spans if span.first <= last and span.last >= first),
+        )
+        for segment_id, first, last in children
+    ]
+    return _next(layout, [*layout["segments"], *map(_record, made)])
+
+
+def with_roll(layout: Layout, event: RollEvent) -> Layout:
+    """The child continues the parent, with the same partitions. Raises LayoutChanged."""
+    parent = next(segment for segment in layout["segments"] if segment["id"] == event.parent_id)
+    return with_children(layout, (event.parent_id,), ((event.child_id, parent["first"], parent["last"]),))
 
 
 def with_sealed(layout: Layout, segment_id: int, end_offsets: Mapping[int, int]) -> Layout:

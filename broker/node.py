@@ -16,6 +16,8 @@ from broker.broker_settings import BrokerSettings, Level
 from broker.config import BrokerConfig
 from broker.group_store import GroupStore
 from broker.groups import ConsumerConfig, GroupConfig, Groups, MigrationPolicy
+from broker.layout_controller import LayoutController
+from broker.layout_store import LayoutStore
 from broker.offset_expiry import OffsetExpiry
 from broker.topic_changes import TopicChanges
 from broker.topics import Topics, storage_error
@@ -73,6 +75,7 @@ class Node:
         self.store: MetaStore
         self.topics: Topics
         self.changes: TopicChanges
+        self.layouts: LayoutController
         self.offsets: GroupOffsets
         self.coordinator: Coordinator
         self.groups: Groups
@@ -123,6 +126,9 @@ class Node:
             on_failure=self._log_failed,
         )
         self.changes = TopicChanges(self._disk, self.store, self.topics)
+        self.layouts = LayoutController(
+            self.topics, LayoutStore(self.store), max_ranges=self.config.limits.ranges_per_topic
+        )
         ranges = self.topics.open_all()
         for cut in ranges:
             for tail in cut.cuts:
@@ -302,6 +308,7 @@ class Node:
         self.coordinator.close()
         self.offset_expiry.close()
         self._settlement.close()
+        self.layouts.stop()
         clean = self.topics.close()
         try:
             self._settlement.run()

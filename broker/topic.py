@@ -7,7 +7,7 @@ once. `Rules` are its settings in the form that each produce request needs them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from broker import topic_config
@@ -67,6 +67,8 @@ class Topic:
     ranges: list[RangeLog]
     """By their first partitions."""
     partitions: list[Partition]
+    retired: list[RangeLog] = field(default_factory=list)
+    """Ranges that were split or merged, until their last bytes are durable."""
 
     @classmethod
     def opened(
@@ -85,6 +87,18 @@ class Topic:
         self.partitions += [
             Partition(self.name, self.id, index, log) for index in range(log.first, log.last + 1)
         ]
+
+    def take_over(self, children: list[RangeLog]) -> None:
+        """These ranges take the place of those whose partitions they have."""
+        first, last = children[0].first, children[-1].last
+        self.retired += [log for log in self.ranges if first <= log.first <= last]
+        self.ranges = sorted(
+            [log for log in self.ranges if not first <= log.first <= last] + children,
+            key=lambda log: log.first,
+        )
+        for log in children:
+            for partition in self.partitions[log.first : log.last + 1]:
+                partition.log = log
 
     def reconfigure(self, config: dict[str, str], broker: BrokerConfig) -> None:
         """Put other settings in force, or the same under other defaults of the broker."""

@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
-from uuid import UUID
 
 from storage.cache import SegmentCache
 from storage.chain_scan import ChainScan
 from storage.disk import Disk
-from storage.format import HEADER_BLOCK_BYTES, SEGMENT_SUFFIX, CorruptLog, parse_name
+from storage.format import HEADER_BLOCK_BYTES, SEGMENT_SUFFIX, CorruptLog, parse_name, segment_name
 from storage.index import PartitionIndex
-from storage.layout import LogConfig, RangeIdentity, SegmentInfo, chains
+from storage.layout import LogConfig, RangeIdentity, SegmentInfo, tails
 from storage.scan import Scanner
 from storage.segment import Segment
 
@@ -199,18 +198,15 @@ def _check_chain(disk: Disk, folder: str, names: list[str]) -> CorruptLog | None
         # Where a chain starts is the layout's to know; here the first offsets found are believed.
         parents = header.parents or (-1,)
         infos.append(SegmentInfo(parsed[0], header.first, header.last, state, parents))
-    for chain in chains(infos):
-        error = _judge_chain(disk, folder, header.topic_id, chain)
-        if error is not None:
-            return error
-    return None
-
-
-def _judge_chain(disk: Disk, folder: str, topic_id: UUID, chain: list[SegmentInfo]) -> CorruptLog | None:
-    identity = RangeIdentity(folder, topic_id, chain[-1].first, chain[-1].last, ANY_TERM)
+    ends = tails(infos)
+    for end in ends:
+        if end.state == "SEALED":
+            path = f"{folder}/{segment_name(end.segment_id)}" if folder else segment_name(end.segment_id)
+            return CorruptLog(path, 0, "it is sealed, but the file that continues it is absent")
+    identity = RangeIdentity(folder, header.topic_id, ends[0].first, ends[-1].last, ANY_TERM)
     scan = ChainScan(disk, identity, LogConfig(), SegmentCache(), 0, readonly=True)
     try:
-        scan.look(chain)
+        scan.look(infos)
     except CorruptLog as error:
         return error
     finally:
@@ -218,9 +214,6 @@ def _judge_chain(disk: Disk, folder: str, topic_id: UUID, chain: list[SegmentInf
     for found in scan.found:
         if found.gap is not None:
             return CorruptLog(found.gap.path, found.gap.position, GAP + found.gap.reason)
-    tail = scan.found[-1].segment
-    if tail.state == "SEALED":
-        return CorruptLog(tail.path, tail.end, "it is sealed, but the file that continues it is absent")
     return None
 
 

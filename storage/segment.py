@@ -56,7 +56,6 @@ class Segment:
         "file_size",
         "header",
         "indexes",
-        "parents_durable",
         "path",
         "producers_at",
         "runs",
@@ -85,7 +84,6 @@ class Segment:
         self.allocated = HEADER_BLOCK_BYTES
         self.file_size = 0
         """Of a sealed segment, footer included."""
-        self.parents_durable = True
         self.indexes: dict[int, PartitionIndex] = {}
         self.runs = 0
         self.producers_at: tuple[int, int, int] | None = None

@@ -501,7 +501,9 @@ class Coordinator:
         for transaction in living:
             transaction.partitions.discard((partition.topic, partition.index))
             transaction.writes.pop(partition, None)
-            transaction.lsns.pop(partition.log, None)
+            # All its ranges go, also those that were split or merged since the transaction wrote to them.
+            for log in [log for log in transaction.lsns if log.directory == partition.log.directory]:
+                del transaction.lsns[log]
 
     def _in_line(self, name: str, call: Callable[[], None]) -> bool:
         """Whether a durable step of this id is under way; the call waits for it then."""

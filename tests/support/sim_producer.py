@@ -246,11 +246,11 @@ def batches(records: bytes) -> list[bytes]:
 
 
 def read_all(
-    client: SimClient, topic: str, partition: int = 0, *, committed: bool = True
+    client: SimClient, topic: str, partition: int = 0, *, committed: bool = True, start: int | None = None
 ) -> tuple[list[bytes], int]:
-    """(values, position) of a reader from the beginning to the end of what it may see."""
+    """(values, position) of a reader from the beginning, or `start`, to the end of what it may see."""
     values: list[bytes] = []
-    position = list_offset(client, topic, partition, at=-2)
+    position = list_offset(client, topic, partition, at=-2) if start is None else start
     end = list_offset(client, topic, partition, committed=committed)
     while position < end:
         one = fetch_one(client, topic, position, partition, committed=committed)
