@@ -11,6 +11,7 @@ import click
 
 from broker.config import ConfigError, load
 from broker.group_commands import group_transactions
+from broker.layout_commands import layout, merge, seal, split
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -59,7 +60,8 @@ def serve(data: str | None, listen: str | None, config_file: str | None, verbose
         raise click.ClickException(str(error)) from error
 
 
-main.add_command(group_transactions)
+for command in (group_transactions, layout, split, merge, seal):
+    main.add_command(command)
 
 
 @main.command()

@@ -81,6 +81,9 @@ class BrokerConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_o
     offsets_retention_minutes: Positive = 10_080
     """How long a group's offsets outlive its last member."""
     offsets_retention_check_interval_ms: Positive = 600_000
+    layout_automatic: bool = False
+    """Let the policy split and merge the ranges of topics; without it, it only advises (`sealog layout --plan`)."""
+    layout_check_interval_ms: Positive = 5_000
     snapshot_log_bytes: Positive = 64 * MIB
     """The metadata store writes a snapshot when its log has grown by this much."""
     limits: Limits = Limits()

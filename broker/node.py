@@ -17,8 +17,10 @@ from broker.config import BrokerConfig
 from broker.group_store import GroupStore
 from broker.groups import ConsumerConfig, GroupConfig, Groups, MigrationPolicy
 from broker.layout_controller import LayoutController
-from broker.layout_store import LayoutStore
+from broker.layout_load import LayoutBalancer
+from broker.layout_policy import Decision, Policy
 from broker.offset_expiry import OffsetExpiry
+from broker.topic import Topic
 from broker.topic_changes import TopicChanges
 from broker.topics import Topics, storage_error
 from storage.clock import Scheduler, Timer
@@ -76,6 +78,7 @@ class Node:
         self.topics: Topics
         self.changes: TopicChanges
         self.layouts: LayoutController
+        self.balancer: LayoutBalancer
         self.offsets: GroupOffsets
         self.coordinator: Coordinator
         self.groups: Groups
@@ -127,7 +130,7 @@ class Node:
         )
         self.changes = TopicChanges(self._disk, self.store, self.topics)
         self.layouts = LayoutController(
-            self.topics, LayoutStore(self.store), max_ranges=self.config.limits.ranges_per_topic
+            self.topics, self.topics.layout_store, max_ranges=self.config.limits.ranges_per_topic
         )
         ranges = self.topics.open_all()
         for cut in ranges:
@@ -168,6 +171,15 @@ class Node:
         self.groups = self._open_groups()
         self.arm_group_timer()
         self.offset_expiry = self._open_offset_expiry()
+        self.balancer = LayoutBalancer(
+            self.topics,
+            self.layouts,
+            self.scheduler,
+            Policy(),
+            interval_ms=self.config.layout_check_interval_ms,
+            automatic=self.config.layout_automatic,
+            on_decision=self._log_decision,
+        )
         lsn = self.store.apply([Put(keys.NODE, self._node_record)]).lsn
         self.store.when_durable(lsn, ready)
         return StartReport(term, nothing_lost, recovered, ranges)
@@ -175,6 +187,12 @@ class Node:
     @staticmethod
     def _log_failed(error: KafkaError) -> None:
         log.error("%s; it takes no more writes until a restart", error.message)
+
+    @staticmethod
+    def _log_decision(topic: Topic, decision: Decision) -> None:
+        log.warning(
+            "%s: %s of %d-%d: %s", topic.name, decision.action, decision.first, decision.last, decision.reason
+        )
 
     def _forget_producer(self, producer_id: int) -> None:
         for topic in self.topics:
@@ -308,6 +326,7 @@ class Node:
         self.coordinator.close()
         self.offset_expiry.close()
         self._settlement.close()
+        self.balancer.close()
         self.layouts.stop()
         clean = self.topics.close()
         try:

@@ -57,7 +57,7 @@ class Topics:
         self.config = config
         """The broker's: its limits and the defaults of topics."""
         self._new_uuid = new_uuid
-        self._layout_store = LayoutStore(store)
+        self.layout_store = LayoutStore(store)
         self._segment_ids = IdBlocks(store, keys.SEGMENT_IDS)
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[UUID, Topic] = {}
@@ -259,18 +259,18 @@ class Topics:
 
     def _publish_roll(self, name: str, event: RollEvent, done: Callable[[OSError | None], None]) -> None:
         """The child takes the parent's place as the tail (design, section 9)."""
-        if self._layout_store.get(name) is None:
+        if self.layout_store.get(name) is None:
             return  # the topic is being deleted, and its log with it: the roll ends there
 
         def published(error: Exception | None) -> None:
             # Nobody else continues a segment that is rolling: a layout that says so is a fault, and the end of the log.
             done(error if error is None or isinstance(error, OSError) else OSError(str(error)))
 
-        self._layout_store.change(name, partial(layouts.with_roll, event=event), published)
+        self.layout_store.change(name, partial(layouts.with_roll, event=event), published)
 
     def _record_sealed(self, name: str, segment_id: int, end_offsets: Mapping[int, int]) -> None:
         """Nobody waits: after a crash the file itself says that it is sealed."""
-        self._layout_store.change(
+        self.layout_store.change(
             name,
             partial(layouts.with_sealed, segment_id=segment_id, end_offsets=end_offsets),
             lambda _: None,

@@ -79,6 +79,9 @@ class RangeLog(RangeReader):
             if segment.state != "SEALED" and not any(segment in log._unsealed for log in self._predecessors)
         ]
         self._successors: list[RangeLog] = []
+        self.flush_ms = 0.0
+        """How long a flush takes, smoothed over the last ones."""
+        self._flush_began_ms = 0.0
         self._on_roll_end: list[Outcome] = []
         self._on_rolled: list[Outcome] = []
         self._on_retired: Callable[[], None] | None = None
@@ -273,6 +276,7 @@ class RangeLog(RangeReader):
         if not self._queue and self._checkpoint_is_due():
             self._checkpointer.capture(self._active, self._partitions)
         ends, self._written_ends = self._written_ends, {}
+        self._flush_began_ms = self._scheduler.monotonic_ms()
         self._round = FlushRound(self._unsealed, ends, self._flushed)
         self._round.start(self._disk, [log.when_all_durable for log in self._predecessors])
 
@@ -291,6 +295,7 @@ class RangeLog(RangeReader):
             self.fail(error)
             return
         self._predecessors = []
+        self.flush_ms += (self._scheduler.monotonic_ms() - self._flush_began_ms - self.flush_ms) / 8
         callbacks = self._flusher.round_done()
         self._checkpointer.flushed()
         self._roller.proceed()

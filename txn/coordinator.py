@@ -119,6 +119,16 @@ class Coordinator:
         """All of them, each with its open transaction if there is one."""
         return iter(self._ids)
 
+    def open_transactions(self) -> Iterator[Transaction]:
+        """Those that are open or ending, members of undecided groups included."""
+        for _, key in self._store.scan_index(keys.OPEN_BY_DEADLINE):
+            record = self._store.get(key)
+            held = self._ids.get(record.value["txid"]) if record is not None else None
+            if held is not None and held.open is not None:
+                yield held.open
+        for group in self.group_transactions:
+            yield from group.members.values()
+
     def init_producer(self, request: InitRequest, reply: IdentityReply) -> None:
         """InitProducerId: see `Identities.init_producer`."""
         self._ids.init_producer(request, self._abort, reply)

@@ -10,10 +10,11 @@ import pytest
 from support.sim_node import SimNode, batch
 from support.sim_producer import Producer, create_topic, list_offset, produce_fields, read_all
 
+from broker import layout_controller, layouts
 from broker.config import Limits
 from broker.layout_controller import Arranged
 from storage.format import segment_name
-from storage.layout import LayoutChanged
+from storage.layout import LayoutChanged, ReshapeEvent, SegmentInfo
 from txn import keys
 from wire.apis import ApiKey
 from wire.errors import ErrorCode, KafkaError
@@ -291,39 +292,56 @@ def test_of_two_who_ask_for_the_same_one_changes_and_the_other_sees_it() -> None
     assert files_on_disk(world) == files_named(world)
 
 
-def test_a_lost_conditional_write_is_tried_again_and_leaves_nothing_behind() -> None:
+def test_a_lost_conditional_write_is_tried_again_and_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     world = world_with_topic()
-    store = world.node.layouts._layout_store
-    change = store.change
-    lost = []
+    publish = layout_controller._Change.publish
+    lost: list[ReshapeEvent] = []
+    times = 0
 
-    def lose(times: int) -> None:
-        lost.clear()
+    def lose(
+        change: layout_controller._Change, event: ReshapeEvent, then: Callable[[Exception | None], None]
+    ) -> None:
+        if len(lost) < times:
+            lost.append(event)
+            then(LayoutChanged("another was first"))
+        else:
+            publish(change, event, then)
 
-        def changed(topic: str, function: object, then: Callable[[Exception | None], None]) -> None:
-            if len(lost) < times:
-                lost.append(topic)
-                then(LayoutChanged("another was first"))
-            else:
-                change(topic, function, then)  # type: ignore[arg-type]
-
-        store.change = changed  # type: ignore[method-assign]
-
-    lose(2)
+    monkeypatch.setattr(layout_controller._Change, "publish", lose)
+    times = 2
     assert done(world, split(world, 3)).changed
-    assert len(lost) == 2
-    lose(9)
+    assert len({event.children for event in lost}) == 2, "each time with new files"
+    times = 9
     answers = split(world, 1)
     world.scheduler.run_until(lambda: bool(answers))
     assert isinstance(answers[0], KafkaError)
     assert "another was first" in str(answers[0])
-    assert len(lost) == 3
+    assert len(lost) == 2 + layout_controller.MAX_ATTEMPTS
     assert ranges(world) == [(0, 2), (3, 5)]
     world.scheduler.advance(1_000)
     assert files_on_disk(world) == files_named(world)
     producer = Producer(world.client(), "p")
-    producer.init()
     assert producer_goes_on(world, producer)
+
+
+def test_a_layout_that_another_changed_first_refuses_the_write() -> None:
+    """The condition of the write: the parents are still the ends of their ranges, with the same partitions."""
+    before = layouts.new_layout(SegmentInfo(1, 0, 5, "ACTIVE"))
+    after = layouts.with_children(before, [1], [(2, 0, 2), (3, 3, 5)])
+    assert after["epoch"] == before["epoch"] + 1
+    assert [segment["parents"] for segment in after["segments"]] == [[], [1], [1]]
+    for parents, children in (
+        ([1], [(4, 0, 5)]),
+        ([2], [(4, 0, 3)]),
+        ([2, 3], [(4, 0, 4)]),
+        ([3], [(4, 3, 4), (5, 4, 5)]),
+        ([9], [(4, 0, 2)]),
+    ):
+        with pytest.raises(LayoutChanged):
+            layouts.with_children(after, parents, children)
+    assert len(after["segments"]) == 3
 
 
 @pytest.mark.parametrize("turn", range(0, 34, 3))

@@ -53,10 +53,13 @@ def chosen_seed() -> int:
 class PoweredMachine:
     """A broker under the powerloss shim, and the power cut that goes with a crash of it.
 
-    Flushes take up to `flush_us` longer, each another time, so that cuts meet them under way in every order.
+    Flushes take up to `flush_us` longer, each another time, so that cuts meet them under way in every order: the
+    metadata's done and the data's not, and the other way round.
     """
 
-    flush_us = 5_000
+    flush_us = 20_000
+    commit_delay_s = (0.0, 0.02)
+    """How long after a commit was called its flushes are still under way: for `Plan`."""
 
     def __init__(self, data: Path, *, module: str = "broker", module_args: Sequence[str] = ()) -> None:
         self.power = shim.PowerCut(data)
