@@ -37,6 +37,8 @@ class Limits(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
     producers_per_topic: Positive = 200_000
     ranges_per_topic: Positive = 256
     """Each range is a file and a flusher of its own."""
+    compaction_keys: Positive = 1_000_000
+    """One compaction learns so many keys and takes the rest next time: about 150 bytes each, in its own process."""
     groups: Positive = 10_000
     group_members: Positive = 2_000
     offset_metadata_bytes: Positive = 4_096
@@ -84,6 +86,8 @@ class BrokerConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_o
     layout_automatic: bool = False
     """Let the policy split and merge the ranges of topics; without it, it only advises (`sealog layout --plan`)."""
     layout_check_interval_ms: Positive = 5_000
+    compaction_interval_ms: Positive = 15_000
+    """How often it is looked for topics to compact (cleanup.policy=compact)."""
     snapshot_log_bytes: Positive = 64 * MIB
     """The metadata store writes a snapshot when its log has grown by this much."""
     limits: Limits = Limits()

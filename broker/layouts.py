@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
+from storage.compaction import Rewritten
 from storage.layout import LayoutChanged, RollEvent, SegmentInfo, tails
 
 Layout = dict[str, Any]
@@ -33,6 +34,7 @@ def segments_of(layout: Layout) -> list[SegmentInfo]:
             record["state"],
             tuple(record["parents"]),
             end_offsets=record["end_offsets"],
+            generation=record["generation"],
         )
         for record in layout["segments"]
     ]
@@ -92,6 +94,34 @@ def with_sealed(layout: Layout, segment_id: int, end_offsets: Mapping[int, int])
     )
 
 
+def with_compacted(layout: Layout, rewritten: Sequence[Rewritten], now_ms: int) -> Layout:
+    """Sealed segments have other files, with the same offsets.
+
+    Raises:
+        LayoutChanged: one of them is gone, or another compaction came first.
+    """
+    changes = {one.segment_id: one for one in rewritten}
+    segments = []
+    for segment in layout["segments"]:
+        one = changes.pop(segment["id"], None)
+        if one is None:
+            segments.append(segment)
+            continue
+        if segment["generation"] not in (one.generation, one.generation - 1):
+            raise LayoutChanged(f"segment {segment['id']} was compacted by another")
+        segments.append(
+            {
+                **segment,
+                "generation": one.generation,
+                "cleaned_ms": segment["cleaned_ms"] or now_ms,
+                "tombstones": one.tombstones,
+            }
+        )
+    if changes:
+        raise LayoutChanged(f"segments {sorted(changes)} are gone")
+    return _next(layout, segments)
+
+
 def _next(layout: Layout, segments: list[dict[str, Any]]) -> Layout:
     return {"epoch": layout["epoch"] + 1, "segments": segments}
 
@@ -104,4 +134,7 @@ def _record(info: SegmentInfo) -> dict[str, Any]:
         "state": info.state,
         "parents": list(info.parents),
         "end_offsets": None,
+        "generation": 0,
+        "cleaned_ms": None,
+        "tombstones": False,
     }

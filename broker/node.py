@@ -13,6 +13,7 @@ from uuid import UUID
 
 from broker import data_folder, group_views
 from broker.broker_settings import BrokerSettings, Level
+from broker.compactor import Compactor, Worker
 from broker.config import BrokerConfig
 from broker.group_store import GroupStore
 from broker.groups import ConsumerConfig, GroupConfig, Groups, MigrationPolicy
@@ -63,6 +64,7 @@ class Node:
         boot_id: str,
         new_uuid: Callable[[], UUID],
         advertised: tuple[str, int],
+        compaction_worker: Worker,
     ) -> None:
         self.scheduler = scheduler
         self.settings = BrokerSettings(config)
@@ -72,6 +74,7 @@ class Node:
         self._disk = disk
         self._boot_id = boot_id
         self._new_uuid = new_uuid
+        self._compaction_worker = compaction_worker
         self._group_timer: Timer | None = None
         self._group_timer_at_ms = 0
         self.store: MetaStore
@@ -79,6 +82,7 @@ class Node:
         self.changes: TopicChanges
         self.layouts: LayoutController
         self.balancer: LayoutBalancer
+        self.compactor: Compactor
         self.offsets: GroupOffsets
         self.coordinator: Coordinator
         self.groups: Groups
@@ -179,6 +183,15 @@ class Node:
             interval_ms=self.config.layout_check_interval_ms,
             automatic=self.config.layout_automatic,
             on_decision=self._log_decision,
+        )
+        self.compactor = Compactor(
+            self.topics,
+            self._settlement,
+            self._disk,
+            self.scheduler,
+            self._compaction_worker,
+            interval_ms=self.config.compaction_interval_ms,
+            max_keys=self.config.limits.compaction_keys,
         )
         lsn = self.store.apply([Put(keys.NODE, self._node_record)]).lsn
         self.store.when_durable(lsn, ready)
@@ -327,6 +340,7 @@ class Node:
         self.offset_expiry.close()
         self._settlement.close()
         self.balancer.close()
+        self.compactor.close()
         self.layouts.stop()
         clean = self.topics.close()
         try:

@@ -25,6 +25,8 @@ class Rules:
 
     max_message_bytes: int
     segment_bytes: int
+    keyed: bool
+    """cleanup.policy has compact: every record needs a key."""
     append_time: bool
     """message.timestamp.type = LogAppendTime: the broker's clock sets the timestamps."""
     timestamp_before_max_ms: int
@@ -40,6 +42,7 @@ class Rules:
         return cls(
             int(setting("max.message.bytes")),
             int(setting("segment.bytes")),
+            "compact" in setting("cleanup.policy").split(","),
             setting("message.timestamp.type") == "LogAppendTime",
             int(setting("message.timestamp.before.max.ms")),
             int(setting("message.timestamp.after.max.ms")),

@@ -62,7 +62,7 @@ class Topics:
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[UUID, Topic] = {}
         self._creating: dict[str, list[Created]] = {}
-        self._cache = SegmentCache()
+        self.cache = SegmentCache()
         self._partition_count = 0
         self.changes = 0
         """Grows whenever a topic is made, deleted or given more partitions."""
@@ -236,7 +236,7 @@ class Topics:
             "topic_id": topic_id,
             "term": self._term,
             "config": Rules.of(config, self.config).log_config(self.config),
-            "cache": self._cache,
+            "cache": self.cache,
             "allocate_segment_id": self._segment_id_for_roll,
             "publish": partial(self._publish_roll, name),
             "on_sealed": partial(self._record_sealed, name),
@@ -289,7 +289,7 @@ class Topics:
             spans,
             hooks=RangeHooks(**{name: arguments[name] for name in RangeHooks._fields}),
             config=arguments["config"],
-            cache=self._cache,
+            cache=self.cache,
         )
 
     # -- delete

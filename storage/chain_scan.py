@@ -123,7 +123,12 @@ class ChainScan:
         self.continued = {parent for info in infos for parent in info.parents}
         for info in infos:
             segment = Segment.open(
-                self.disk, self.directory, info.segment_id, self.cache, readonly=self.readonly
+                self.disk,
+                self.directory,
+                info.segment_id,
+                self.cache,
+                readonly=self.readonly,
+                generation=info.generation,
             )
             found = Found(info, segment)
             self.found.append(found)

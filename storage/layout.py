@@ -46,6 +46,8 @@ class SegmentInfo:
     start_offsets: Mapping[int, int] | None = None
     end_offsets: Mapping[int, int] | None = None
     """Of a sealed segment, where the layout knows them: checked against the file."""
+    generation: int = 0
+    """How often compaction has rewritten it: which of its files counts."""
 
 
 def tails(segments: Sequence[SegmentInfo]) -> list[SegmentInfo]:

@@ -7,10 +7,14 @@ range log.
 from __future__ import annotations
 
 from bisect import bisect_right
+from typing import TYPE_CHECKING
 
 from storage.index import PartitionIndex
 from storage.producers import ProducerStates
 from wire.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from storage.segment import Segment
 
 
 class PartitionLog:
@@ -70,6 +74,12 @@ class PartitionLog:
         """A segment that continues this log."""
         self.starts.append(index.start_offset)
         self.indexes.append(index)
+
+    def replace_segment(self, old: Segment, new: Segment) -> None:
+        """The same offsets in another file."""
+        for number, index in enumerate(self.indexes):
+            if index.segment is old:
+                self.indexes[number] = new.indexes[self.partition]
 
     def chain_position(self, offset: int) -> int:
         """The number, in `indexes`, of the segment in which `offset` lies or would lie."""

@@ -453,6 +453,12 @@ class RangeLog(RangeReader):
         if self._on_retired is not None:
             self._on_retired()
 
+    def replace_segment(self, old: Segment, new: Segment) -> None:
+        """Compaction has written a sealed segment anew. The caller closes the old one."""
+        self._segments[self._segments.index(old)] = new
+        for log in self._partitions:
+            log.replace_segment(old, new)
+
     def expire_producers(self) -> int:
         """Forget producers that wrote nothing for `producer_ttl_ms`; how many. Done at every roll as well."""
         now_ms = self._scheduler.now_ms()

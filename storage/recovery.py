@@ -51,7 +51,7 @@ class Recovery(ChainScan):
                 self._seal(found)
         for log in self.partitions:
             log.high_watermark = log.end_offset
-        listed = {found.segment.segment_id for found in self.found}
+        listed = {(found.segment.segment_id, found.info.generation) for found in self.found}
         unsealed = {found.segment.segment_id for found in self.found if found.segment.state != "SEALED"}
         self.report.orphans_removed = remove_orphans(self.disk, self.directory, listed, unsealed)
 

@@ -71,6 +71,15 @@ class PartitionTransactions:
     def first_open_offset(self) -> int | None:
         return next(iter(self._open.values()), None)
 
+    def aborted_within(self, first: int, last: int) -> list[tuple[int, int, int]]:
+        """(producer id, first, last offset) of the aborted ranges that touch first..last."""
+        found = []
+        for producer_id, (firsts, lasts) in self._aborted.items():
+            # Of one producer id they follow each other, so both lists ascend.
+            touched = range(bisect_left(lasts, first), bisect_right(firsts, last))
+            found += [(producer_id, firsts[at], lasts[at]) for at in touched]
+        return found
+
     def is_aborted(self, producer_id: int, base_offset: int) -> bool:
         ranges = self._aborted.get(producer_id)
         if ranges is None:

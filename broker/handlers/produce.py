@@ -18,6 +18,7 @@ from txn.partition import Partition
 from wire.batch import NO_TIMESTAMP, validate_produced
 from wire.errors import ErrorCode, KafkaError
 from wire.produce_codec import ProducePartitionResult, ProduceTopicResult, encode_produce_response
+from wire.records import iterate_records
 
 if TYPE_CHECKING:
     from broker.node import Node
@@ -100,6 +101,8 @@ def _append(
                 ErrorCode.message_too_large,
                 f"a batch of {header.size_bytes} bytes; {partition} takes {rules.max_message_bytes}",
             )
+        if rules.keyed:
+            _check_keys(records, partition)
         header, records, append_time_ms = timestamps.admit(rules, header, records, state.now_ms)
         log = partition.log
         if not header.is_transactional:
@@ -142,6 +145,14 @@ def _append(
     except KafkaError as refused:
         return ProducePartitionResult(
             part.index, _code_for(call, refused.code), error_message=refused.message
+        )
+
+
+def _check_keys(records: Any, partition: Partition) -> None:
+    """Compaction keeps the last value of a key. Raises KafkaError(INVALID_RECORD) for a record without one."""
+    if any(record.key is None for record in iterate_records(records)):
+        raise KafkaError(
+            ErrorCode.invalid_record, f"{partition} is compacted: every record needs a key (cleanup.policy)"
         )
 
 
