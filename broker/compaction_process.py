@@ -6,16 +6,12 @@ import asyncio
 import contextlib
 import logging
 import sys
-from collections.abc import Callable
 
 import msgspec
 
-from storage.compaction import Job, Outcome
+from storage.compaction import Job, JobDone, Outcome
 
 log = logging.getLogger("sealog")
-
-JobDone = Callable[[Outcome | None], None]
-"""Called on the loop: the outcome, or None where the job failed (and has been logged) or was stopped."""
 
 
 class CompactionProcess:

@@ -8,11 +8,10 @@ from functools import partial
 from typing import Protocol
 
 from broker import layouts, topic_config
-from broker.compaction_process import JobDone
 from broker.topic import Topic
 from broker.topics import Topics
 from storage.clock import Scheduler, Timer
-from storage.compaction import Candidate, Choice, Job, JobSegment, Outcome, Policy, Rewritten, choose
+from storage.compaction import Candidate, Choice, Job, JobDone, JobSegment, Outcome, Policy, Rewritten, choose
 from storage.disk import Disk
 from storage.format import segment_name
 from storage.layout import LayoutChanged

@@ -155,6 +155,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     learned: list[int]
 
 
+JobDone = Callable[[Outcome | None], None]
+"""Called on the loop: the outcome, or None where the job failed, which has been logged."""
+
 Keys = dict[int, dict[bytes, int]]
 
 

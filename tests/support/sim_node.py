@@ -11,11 +11,10 @@ from typing import Any
 from support.sim_disk import SimDisk
 from support.sim_loop import SimScheduler
 
-from broker.compaction_process import JobDone
 from broker.config import BrokerConfig
 from broker.node import Node, StartReport
 from broker.session import Session
-from storage.compaction import Job, rewrite
+from storage.compaction import Job, JobDone, rewrite
 from wire import codec
 from wire.batch import TRANSACTIONAL_BIT
 from wire.building import build_request
