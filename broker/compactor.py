@@ -208,7 +208,9 @@ class Compactor:
                     ranges.replace_segment(old, new)
             old.close()
             with contextlib.suppress(OSError):
-                self._disk.remove(old.path)  # what cannot be removed now a start removes
+                self._disk.start_remove(
+                    old.path, lambda _: None
+                )  # what cannot be removed now a start removes
             log.info(
                 "%s: segment %d compacted from %d to %d bytes, from %d to %d records",
                 topic.name,

@@ -86,6 +86,8 @@ class BrokerConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_o
     layout_automatic: bool = False
     """Let the policy split and merge the ranges of topics; without it, it only advises (`sealog layout --plan`)."""
     layout_check_interval_ms: Positive = 5_000
+    retention_check_interval_ms: Positive = 300_000
+    """How often it is looked for segments to delete or to seal by their age."""
     compaction_interval_ms: Positive = 15_000
     """How often it is looked for topics to compact (cleanup.policy=compact)."""
     snapshot_log_bytes: Positive = 64 * MIB

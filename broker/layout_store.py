@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from broker.layouts import Layout
 from storage.layout import LayoutChanged
 from txn import keys
-from txn.metastore import Conflict, MetaStore, Put, StoreFailed
+from txn.metastore import Conflict, MetaStore, Op, Put, StoreFailed
 
 Changed = Callable[[Exception | None], None]
 
@@ -22,8 +22,10 @@ class LayoutStore:
         record = self._store.get(keys.layout(topic))
         return record.value if record is not None else None
 
-    def change(self, topic: str, changed: Callable[[Layout], Layout], done: Changed) -> None:
-        """Replace a layout by what `changed` makes of it; `done` when that is durable.
+    def change(
+        self, topic: str, changed: Callable[[Layout], Layout], done: Changed, *, more_ops: Sequence[Op] = ()
+    ) -> None:
+        """Replace a layout by what `changed` makes of it, in one batch with `more_ops`; `done` when that is durable.
 
         Errors: LayoutChanged (the topic is gone, `changed` raised it, or another write came first; nothing was
         written), OSError (the store failed: what the layout is, a restart finds out).
@@ -33,7 +35,8 @@ class LayoutStore:
             done(LayoutChanged(f"topic {topic!r} is being deleted"))
             return
         try:
-            lsn = self._store.apply([Put(keys.layout(topic), changed(record.value), record.version)]).lsn
+            put = Put(keys.layout(topic), changed(record.value), record.version)
+            lsn = self._store.apply([put, *more_ops]).lsn
         except (LayoutChanged, Conflict) as lost:
             done(lost if isinstance(lost, LayoutChanged) else LayoutChanged(str(lost)))
             return

@@ -6,7 +6,7 @@ here gives a new record; the old one stays as it was, so that a conditional writ
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 from uuid import UUID
 
@@ -120,6 +120,18 @@ def with_compacted(layout: Layout, rewritten: Sequence[Rewritten], now_ms: int) 
     if changes:
         raise LayoutChanged(f"segments {sorted(changes)} are gone")
     return _next(layout, segments)
+
+
+def without(layout: Layout, segment_ids: Set[int]) -> Layout:
+    """These sealed segments are gone; their children still name them as parents.
+
+    Raises:
+        LayoutChanged: one of them is not there, or is not sealed.
+    """
+    going = [segment for segment in layout["segments"] if segment["id"] in segment_ids]
+    if len(going) != len(segment_ids) or any(segment["state"] != "SEALED" for segment in going):
+        raise LayoutChanged(f"not all of the segments {sorted(segment_ids)} are there and sealed")
+    return _next(layout, [segment for segment in layout["segments"] if segment["id"] not in segment_ids])
 
 
 def _next(layout: Layout, segments: list[dict[str, Any]]) -> Layout:

@@ -21,6 +21,7 @@ from broker.layout_controller import LayoutController
 from broker.layout_load import LayoutBalancer
 from broker.layout_policy import Decision, Policy
 from broker.offset_expiry import OffsetExpiry
+from broker.retention import Retention
 from broker.topic import Topic
 from broker.topic_changes import TopicChanges
 from broker.topics import Topics, storage_error
@@ -83,6 +84,7 @@ class Node:
         self.layouts: LayoutController
         self.balancer: LayoutBalancer
         self.compactor: Compactor
+        self.retention: Retention
         self.offsets: GroupOffsets
         self.coordinator: Coordinator
         self.groups: Groups
@@ -192,6 +194,15 @@ class Node:
             self._compaction_worker,
             interval_ms=self.config.compaction_interval_ms,
             max_keys=self.config.limits.compaction_keys,
+        )
+        self.retention = Retention(
+            self.topics,
+            self.changes,
+            self.store,
+            self._settlement,
+            self._disk,
+            self.scheduler,
+            interval_ms=self.config.retention_check_interval_ms,
         )
         lsn = self.store.apply([Put(keys.NODE, self._node_record)]).lsn
         self.store.when_durable(lsn, ready)
@@ -341,6 +352,7 @@ class Node:
         self._settlement.close()
         self.balancer.close()
         self.compactor.close()
+        self.retention.close()
         self.layouts.stop()
         clean = self.topics.close()
         try:

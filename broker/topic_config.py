@@ -87,7 +87,6 @@ _I64 = (1 << 63) - 1
 _BOOLEAN, _STRING, _INT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT
 _LONG, _DOUBLE, _LIST = ConfigType.LONG, ConfigType.DOUBLE, ConfigType.LIST
 
-_NOT_DELETED = "Kept and shown; data is not deleted by age or size yet."
 _NO_EFFECT = "Kept and shown; it has no effect here: "
 
 _bool = _one_of("true", "false")
@@ -145,18 +144,19 @@ _SETTINGS = (
             _NO_EFFECT + "files grow in preallocated steps always.", "log.preallocate"),
     Setting("remote.storage.enable", _BOOLEAN, "false", _one_of("false"), "There is no tiered storage."),
     Setting("retention.bytes", _LONG, "-1", _number(-1, _I64),
-            "How much data of a partition is kept, in bytes; -1: all. " + _NOT_DELETED, "log.retention.bytes"),
+            "How much data is kept, in bytes, times the number of partitions: sealed segments beyond it go, the oldest "
+            "first; -1: all.", "log.retention.bytes"),
     Setting("retention.ms", _LONG, "-1", _number(-1, _I64),
-            "How long data is kept, in ms; -1: for ever. " + _NOT_DELETED, "log.retention.ms"),
+            "How long data is kept, in ms; -1: for ever.", "log.retention.ms"),
     Setting("segment.bytes", _INT, str(1 << 30), _number(1 << 16, _I32),
             "The size at which a segment is sealed and the next one begins, in bytes.",
             "log.segment.bytes", "segment_bytes"),
     Setting("segment.index.bytes", _INT, "10485760", _number(4, _I32),
             _NO_EFFECT + "an index lies in its segment's footer.", "log.index.size.max.bytes"),
     Setting("segment.jitter.ms", _LONG, "0", _number(0, _I64),
-            _NO_EFFECT + "segments are sealed by size alone.", "log.roll.jitter.ms"),
-    Setting("segment.ms", _LONG, str(_I64), _number(1, _I64),
-            _NO_EFFECT + "segments are sealed by size alone.", "log.roll.ms"),
+            _NO_EFFECT + "segments are looked at one after another.", "log.roll.jitter.ms"),
+    Setting("segment.ms", _LONG, "604800000", _number(1, _I64),
+            "The age at which a segment is sealed though it is not full, in ms.", "log.roll.ms"),
     Setting("unclean.leader.election.enable", _BOOLEAN, "false", _bool,
             _NO_EFFECT + "there is one replica.", "unclean.leader.election.enable"),
 )

@@ -81,6 +81,12 @@ class PartitionLog:
             if index.segment is old:
                 self.indexes[number] = new.indexes[self.partition]
 
+    def drop_segment(self, segment: Segment) -> None:
+        """Nothing at or above the log start lies there."""
+        kept = [index for index in self.indexes if index.segment is not segment]
+        self.indexes[:] = kept
+        self.starts[:] = [index.start_offset for index in kept]
+
     def chain_position(self, offset: int) -> int:
         """The number, in `indexes`, of the segment in which `offset` lies or would lie."""
         return max(0, bisect_right(self.starts, offset) - 1)

@@ -459,6 +459,13 @@ class RangeLog(RangeReader):
         for log in self._partitions:
             log.replace_segment(old, new)
 
+    def drop_segment(self, segment: Segment) -> None:
+        """A sealed segment is no part of the log any more. The caller has moved the log starts past it, and closes
+        it."""
+        self._segments.remove(segment)
+        for log in self._partitions:
+            log.drop_segment(segment)
+
     def expire_producers(self) -> int:
         """Forget producers that wrote nothing for `producer_ttl_ms`; how many. Done at every roll as well."""
         now_ms = self._scheduler.now_ms()

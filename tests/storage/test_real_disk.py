@@ -305,6 +305,9 @@ class LoopScheduler:
     def now_ms(self) -> int:
         return int(time.time() * 1000)
 
+    def monotonic_ms(self) -> int:
+        return int(self._loop.time() * 1000)
+
     def call_soon(self, callback: Callable[..., Any], *args: Any) -> None:
         self._loop.call_soon(callback, *args)
 
