@@ -1,19 +1,17 @@
 """Apache Kafka, one KRaft node in a process of its own, with the interface of BrokerProcess, to compare with.
 
 Its jars come from Maven by tests/support/kafka/pom.xml into .cache/kafka, once (SEALOG_KAFKA_LIBS: a folder
-that already has them). Needs java and mvn; require_kafka skips a test where they are missing.
+that already has them). Needs java and mvn; require_kafka leaves a test out where they are missing.
 """
 
 import hashlib
 import os
-import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import pytest
-
 from tests.support.broker_process import CHECKOUT, ServerProcess, free_port
+from tests.support.toolchains import require_program
 
 CACHE = CHECKOUT / ".cache" / "kafka"
 POM = CHECKOUT / "tests" / "support" / "kafka" / "pom.xml"
@@ -39,10 +37,9 @@ def kafka_jars() -> Path:
 
 
 def require_kafka() -> Path:
-    """kafka_jars(), for tests: where java or mvn is missing they are skipped."""
+    """kafka_jars(), for tests: where java or mvn is missing they are left out."""
     for program in ("java", "mvn"):
-        if shutil.which(program) is None:
-            pytest.skip(f"no {program}: Apache Kafka cannot be run")
+        require_program(program, "Apache Kafka cannot be run")
     return kafka_jars()
 
 
