@@ -132,6 +132,7 @@ class RemoteHandle:
         self._client = client
         self._driver = driver
         self.number = number
+        self._closed = False
 
     def call(self, op: str, *, extra_s: float = 0.0, **fields: object) -> Any:
         self._client.need(op)
@@ -139,7 +140,9 @@ class RemoteHandle:
         return self._driver.call(op, within_s=within_s, handle=self.number, **fields)
 
     def close(self) -> None:
-        if self._driver.alive:
+        """Closing again, or after the driver ended, does nothing."""
+        if not self._closed and self._driver.alive:
+            self._closed = True
             self.call("close")
 
 
