@@ -4,13 +4,13 @@ Its jars come from Maven by tests/support/kafka/pom.xml into .cache/kafka, once 
 that already has them). Needs java and mvn; require_kafka leaves a test out where they are missing.
 """
 
-import hashlib
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.support.broker_process import CHECKOUT, ServerProcess, free_port
+from tests.support.java import jars
 from tests.support.toolchains import require_program
 
 CACHE = CHECKOUT / ".cache" / "kafka"
@@ -23,17 +23,7 @@ def kafka_jars() -> Path:
     given = os.environ.get("SEALOG_KAFKA_LIBS")
     if given:
         return Path(given)
-    # Another version in the pom means another folder.
-    target = CACHE / f"libs-{hashlib.sha256(POM.read_bytes()).hexdigest()[:12]}"
-    if not target.exists():
-        made = target.with_suffix(f".{os.getpid()}")
-        subprocess.run(
-            ["mvn", "-q", "-B", "-f", str(POM), "dependency:copy-dependencies", f"-DoutputDirectory={made}"],
-            check=True,
-            cwd=POM.parent,
-        )
-        made.replace(target)
-    return target
+    return jars(POM, CACHE / "libs")
 
 
 def require_kafka() -> Path:
