@@ -4,12 +4,14 @@ import com.fasterxml.jackson.databind.node.JsonNodeFactory;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.Collection;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import org.apache.kafka.clients.consumer.CloseOptions;
 import org.apache.kafka.clients.consumer.ConsumerConfig;
+import org.apache.kafka.clients.consumer.ConsumerRebalanceListener;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
@@ -18,12 +20,14 @@ import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 
 /** The operations on a consumer. */
-final class ConsumerCalls implements Driver.Handle {
+final class ConsumerCalls implements Driver.Handle, ConsumerRebalanceListener {
     private static final int TIMEOUT_MS = 60_000;
     private static final int HEARTBEAT_MS = 200;
     private static final JsonNodeFactory NODES = Driver.JSON.getNodeFactory();
 
     final KafkaConsumer<byte[], byte[]> consumer;
+    /** What the listener heard and nobody asked for yet: [what, [[topic, partition], ...]] each. */
+    private ArrayNode rebalances = NODES.arrayNode();
 
     ConsumerCalls(JsonNode request) {
         int maxWaitMs = request.get("max_wait_ms").asInt();
@@ -53,10 +57,30 @@ final class ConsumerCalls implements Driver.Handle {
     }
 
     @Override
+    public void onPartitionsAssigned(Collection<TopicPartition> partitions) {
+        rebalances.addArray().add("assigned").add(pairs(partitions));
+    }
+
+    @Override
+    public void onPartitionsRevoked(Collection<TopicPartition> partitions) {
+        rebalances.addArray().add("revoked").add(pairs(partitions));
+    }
+
+    @Override
+    public void onPartitionsLost(Collection<TopicPartition> partitions) {
+        rebalances.addArray().add("lost").add(pairs(partitions));
+    }
+
+    @Override
     public JsonNode call(String op, JsonNode request, Driver driver) throws Exception {
         switch (op) {
             case "assign" -> assign(request);
-            case "subscribe" -> consumer.subscribe(List.of(request.get("topic").asText()));
+            case "subscribe" -> consumer.subscribe(List.of(request.get("topic").asText()), this);
+            case "rebalances" -> {
+                ArrayNode told = rebalances;
+                rebalances = NODES.arrayNode();
+                return told;
+            }
             case "seek" -> consumer.seek(partition(request), request.get("offset").asLong());
             case "poll" -> {
                 return poll(request.get("timeout_s").asDouble());
@@ -71,9 +95,7 @@ final class ConsumerCalls implements Driver.Handle {
                 return found == null ? null : NODES.numberNode(found.offset());
             }
             case "assignment" -> {
-                ArrayNode held = NODES.arrayNode();
-                consumer.assignment().forEach(each -> held.addArray().add(each.topic()).add(each.partition()));
-                return held;
+                return pairs(consumer.assignment());
             }
             case "begin_and_end" -> {
                 TopicPartition wanted = partition(request);
@@ -118,6 +140,12 @@ final class ConsumerCalls implements Driver.Handle {
         return request.isArray()
                 ? new TopicPartition(request.get(0).asText(), request.get(1).asInt())
                 : new TopicPartition(request.get("topic").asText(), request.get("partition").asInt());
+    }
+
+    private static ArrayNode pairs(Collection<TopicPartition> partitions) {
+        ArrayNode pairs = NODES.arrayNode();
+        partitions.forEach(each -> pairs.addArray().add(each.topic()).add(each.partition()));
+        return pairs;
     }
 
     /** [[topic, partition, offset], ...] as this client wants it. */
