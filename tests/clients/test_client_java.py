@@ -100,12 +100,12 @@ def test_a_fenced_producer_hears_so_when_it_aborts(java: Opened, topic: TopicFac
     assert refusal(first.abort) == "ProducerFencedException"
 
 
-@pytest.mark.parametrize("first_call", ["abort", "send"])
-def test_a_producer_goes_on_after_a_timeout(
+@pytest.mark.parametrize("first_call", ["abort", "send", "commit"])
+def test_work_goes_on_after_a_timeout(
     java: Opened, topic: TopicFactory, unique: Unique, first_call: str
 ) -> None:
-    name = topic()
-    producer = java.producer(transactional_id=unique("tx"), transaction_timeout_ms=1_000)
+    name, transactional_id = topic(), unique("tx")
+    producer = java.producer(transactional_id=transactional_id, transaction_timeout_ms=1_000)
     producer.begin()
     producer.send(name, 0, b"too slow")
     producer.flush()
@@ -118,7 +118,13 @@ def test_a_producer_goes_on_after_a_timeout(
     if first_call == "send":
         producer.send(name, 0, b"more of it")
         assert refusal(producer.flush) == "InvalidProducerEpochException"
-    producer.abort()
+    if first_call == "commit":
+        # A commit that comes too late is the end of this producer, though not of its id.
+        assert refusal(producer.commit) == "InvalidTxnStateException"
+        assert refusal(producer.abort) == "KafkaException"
+        producer = java.producer(transactional_id=transactional_id)
+    else:
+        producer.abort()
     transaction(producer, {(name, 0): [b"in time"]})
     assert values(take(consumer, 1)) == [b"in time"]
 
