@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from tests.clients.adapter_confluent import Confluent
 from tests.clients.fixtures import Opened
@@ -108,6 +109,23 @@ class Stream:
 
         eventually(busy, "a transaction of the application", step=self.step)
 
+    def pause_in_a_transaction(self, app: CountWords) -> None:
+        """Stop the application at work in a transaction, but not in its last steps: it has sent no offsets yet."""
+        while True:
+            self.until_in_a_transaction(app)
+            app.pause()
+            if self.open_transactions() and not self.offsets_are_pending():
+                return
+            app.go_on()
+
+    def offsets_are_pending(self) -> bool:
+        with RawKafka(self.server.address) as raw:
+            groups = [{"group_id": self.application, "topics": None}]
+            (group,) = raw.call("offset_fetch", 8, groups=groups, require_stable=True).groups
+        return any(
+            part.error_code is not ErrorCode.none for topic in group.topics for part in topic.partitions
+        )
+
 
 @pytest.fixture
 def stream(server: ServerProcess, unique: Callable[[str], str]) -> Iterator[Stream]:
@@ -173,11 +191,11 @@ def test_counts_are_exact_over_kills_of_the_application_and_the_broker(
         stream.read_all(one)
 
 
-def members(server: ServerProcess, group: str) -> set[str]:
-    """The member ids of a stable group; none while it rebalances."""
+def members(server: ServerProcess, group: str) -> tuple[str, set[str]]:
+    """The state of a group, and its member ids."""
     with RawKafka(server.address) as raw:
         found = raw.call("describe_groups", 3, groups=[group], include_authorized_operations=False).groups[0]
-    return {member.member_id for member in found.members} if found.group_state == "Stable" else set()
+    return found.group_state, {member.member_id for member in found.members}
 
 
 def test_an_instance_that_wakes_up_after_its_tasks_were_given_away_adds_nothing(
@@ -191,18 +209,15 @@ def test_an_instance_that_wakes_up_after_its_tasks_were_given_away_adds_nothing(
     with app("first") as first:
         stream.write(300)
         stream.read_more(100, first)
-        while True:
-            stream.until_in_a_transaction(first)
-            before = members(server, stream.application)
-            first.pause()
-            if before and stream.open_transactions():
-                break
-            first.go_on()
+        stream.pause_in_a_transaction(first)
+        _, before = members(server, stream.application)
+        assert before
         with app("second") as second:
 
             def taken_over() -> bool:
                 second.check_alive()
-                return bool(now := members(server, stream.application)) and not now & before
+                state, now = members(server, stream.application)
+                return state == "Stable" and not now & before
 
             eventually(taken_over, "another owner of the tasks")
             stream.write(300)
