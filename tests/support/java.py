@@ -23,8 +23,18 @@ def jars(pom: Path, target: Path) -> Path:
             check=True,
             cwd=pom.parent,
         )
-        made.replace(target)
+        _keep(made, target)
     return target
+
+
+def _keep(made: Path, target: Path) -> None:
+    """Move a folder to its place, unless another test run was quicker with the same."""
+    try:
+        made.replace(target)
+    except OSError:
+        if not target.is_dir():
+            raise
+        shutil.rmtree(made)
 
 
 def class_path(sources: Path, libraries: Path) -> str:
@@ -40,5 +50,5 @@ def class_path(sources: Path, libraries: Path) -> str:
         shutil.rmtree(made, ignore_errors=True)
         command = [javac, "-Xlint:all,-processing", "-Werror", "-cp", f"{libraries}/*", "-d", made, *files]
         subprocess.run(command, check=True)
-        made.replace(target)
+        _keep(made, target)
     return f"{target}:{libraries}/*"
