@@ -176,14 +176,17 @@ def _accepted(
 def _code_for(call: Call, code: ErrorCode) -> ErrorCode:
     """The error that this version's clients understand.
 
-    A fenced producer hears INVALID_PRODUCER_EPOCH from Produce, as in Kafka. One whose transaction a power cut took,
-    of a version without TRANSACTION_ABORTABLE, hears INVALID_PRODUCER_ID_MAPPING: librdkafka, kafka-python and aiokafka
-    then abort and go on, where INVALID_PRODUCER_EPOCH is the end of a librdkafka producer.
+    A fenced producer hears INVALID_PRODUCER_EPOCH from Produce, as in Kafka. One whose transaction a power cut took
+    hears what its client aborts and goes on after. Under transactions v2 that is INVALID_PRODUCER_EPOCH, too, as after
+    a timeout in Kafka: Kafka Streams 4.3 ends at TRANSACTION_ABORTABLE. In versions without TRANSACTION_ABORTABLE it
+    is INVALID_PRODUCER_ID_MAPPING, since INVALID_PRODUCER_EPOCH is the end of a librdkafka producer.
     """
     if code is ErrorCode.producer_fenced:
         return ErrorCode.invalid_producer_epoch
     if code is ErrorCode.invalid_txn_state and call.version >= ABORTABLE_VERSION:
         return ErrorCode.transaction_abortable
+    if code is ErrorCode.transaction_abortable and call.version >= IMPLICIT_ADD_VERSION:
+        return ErrorCode.invalid_producer_epoch
     if code is ErrorCode.transaction_abortable and call.version < ABORTABLE_VERSION:
         return ErrorCode.invalid_producer_id_mapping
     return code

@@ -17,6 +17,8 @@ from aiokafka import AIOKafkaProducer
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from kafka import KafkaProducer
 
+from tests.clients.adapter_java import Java
+from tests.clients.driver_process import DriverRefused
 from tests.crash.rounds import PoweredMachine
 
 TOPIC = "t"
@@ -165,4 +167,39 @@ def test_aiokafka_goes_on_after_a_send_and_never_hears_success(
         await producer.stop()
 
     asyncio.run(scenario())
+    assert committed(machine.broker.address) == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("first_call", ["commit", "produce", "offsets"])
+def test_kafka_clients_goes_on(machine: PoweredMachine, first_call: str) -> None:
+    java = Java(machine.broker.address)
+    producer, consumer = java.producer(transactional_id="p"), java.consumer(group="g")
+    consumer.assign([(TOPIC, 0)])
+    producer.init_transactions()
+
+    def transaction(value: bytes) -> None:
+        producer.begin()
+        producer.send(TOPIC, 0, value)
+        producer.flush()
+
+    transaction(b"one")
+    producer.send_offsets(consumer, {(TOPIC, 0): 1})
+    producer.commit()
+    transaction(b"lost")
+    cut_power(machine)
+    if first_call == "produce":
+        producer.send(TOPIC, 0, b"more")
+        with pytest.raises(DriverRefused, match="InvalidProducerEpoch"):
+            producer.flush()
+    elif first_call == "offsets":
+        with pytest.raises(DriverRefused, match="TransactionAbortable"):
+            producer.send_offsets(consumer, {(TOPIC, 0): 2})
+    with pytest.raises(DriverRefused, match=r"InvalidProducerEpoch|TransactionAbortable"):
+        producer.commit()
+    producer.abort()
+    transaction(b"two")
+    producer.commit()
+    assert consumer.committed((TOPIC, 0)) == 1
+    producer.close()
+    consumer.close()
     assert committed(machine.broker.address) == [b"one", b"two"]
