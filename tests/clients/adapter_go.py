@@ -1,0 +1,28 @@
+"""Clients in Go: franz-go, sarama and segmentio's kafka-go, each behind a program of one Go module."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from tests.clients.remote import RemoteClient
+from tests.support.drivers import go_programs
+
+MODULE = Path(__file__).parent / "drivers" / "go"
+
+
+class GoClient(RemoteClient):
+    program: ClassVar[str]
+
+    @classmethod
+    def command(cls) -> Sequence[str]:
+        return [str(go_programs(MODULE) / cls.program)]
+
+
+class FranzGo(GoClient):
+    """Its position() is what its control records tell, for which it has to be asked."""
+
+    name = "franz-go"
+    program = "franz"
+    lacks: ClassVar[Mapping[str, str]] = {
+        "send_offsets": "one client is both ends of its transactions; test_franz_go has it",
+    }
