@@ -14,10 +14,11 @@ Unique = Callable[[str], str]
 PARTITIONS = 4
 
 
-def fill(clients: Opened, name: str, per_partition: int) -> None:
+def fill(clients: Opened, name: str, per_partition: int, *, first: int = 0) -> None:
     producer = clients.producer()
     for partition in range(PARTITIONS):
-        send_all(producer, (name, partition), [b"%d.%d" % (partition, n) for n in range(per_partition)])
+        numbers = range(first, first + per_partition)
+        send_all(producer, (name, partition), [b"%d.%d" % (partition, n) for n in numbers])
     producer.flush()
 
 

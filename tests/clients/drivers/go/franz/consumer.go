@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
 	"sync"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -187,7 +189,13 @@ func (c *consumer) poll(
 	defer cancel()
 	fetches := fetch(ctx)
 	for _, failed := range fetches.Errors() {
-		if !errors.Is(failed.Err, context.DeadlineExceeded) {
+		var session *kgo.ErrGroupSession
+		switch {
+		case errors.Is(failed.Err, context.DeadlineExceeded):
+		case errors.As(failed.Err, &session):
+			// For information: the client goes on trying to join its group.
+			fmt.Fprintln(os.Stderr, failed.Err)
+		default:
 			return nil, failed.Err
 		}
 	}

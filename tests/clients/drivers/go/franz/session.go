@@ -44,12 +44,11 @@ func (s *session) Call(request *protocol.Request, driver *protocol.Driver) (any,
 	case "send":
 		s.group.Produce(context.Background(), record(request), s.sent.outcome)
 		return nil, nil
+	case "flush":
+		return nil, s.flush(ctx)
 	case "end":
 		if request.Commit {
-			if err := s.client.Flush(ctx); err != nil {
-				return nil, err
-			}
-			if err := s.sent.take(); err != nil {
+			if err := s.flush(ctx); err != nil {
 				return nil, err
 			}
 		}
@@ -58,4 +57,11 @@ func (s *session) Call(request *protocol.Request, driver *protocol.Driver) (any,
 		return committed, err
 	}
 	return s.consumer.Call(request, driver)
+}
+
+func (s *session) flush(ctx context.Context) error {
+	if err := s.client.Flush(ctx); err != nil {
+		return err
+	}
+	return s.sent.take()
 }
