@@ -26,3 +26,14 @@ class FranzGo(GoClient):
     lacks: ClassVar[Mapping[str, str]] = {
         "send_offsets": "one client is both ends of its transactions; test_franz_go has it",
     }
+
+
+class Sarama(GoClient):
+    """On the newest protocol version it knows. Its transactions are those of the first protocol."""
+
+    name = "sarama"
+    program = "sarama"
+    lacks: ClassVar[Mapping[str, str]] = {
+        "position": "it tells what it delivered, and the high watermark",
+        "seek_in_group": "a member begins where its group left off",
+    }

@@ -15,7 +15,7 @@ from tests.clients.adapter_go import FranzGo
 from tests.clients.fixtures import Broker, Opened
 from tests.clients.raw_kafka import RawKafka
 from tests.clients.remote import RemoteConsumer, RemoteHandle, RemoteProducer
-from tests.clients.scenario_tools import eventually, send_all, take, take_until, values
+from tests.clients.scenario_tools import eventually, send_all, take, take_rest, values
 from tests.clients.test_client_groups import PARTITIONS, fill
 from tests.clients.test_client_restart import create, kill_and_start, server
 from tests.support.broker_process import ServerProcess
@@ -97,7 +97,7 @@ def write(session: Session, output: Partition, records: list[Record]) -> None:
 def check_output(clients: Opened, output: Partition, per_partition: int) -> None:
     reader = clients.consumer()
     reader.assign([output])
-    got = values(take_until(reader, {output: reader.begin_and_end(output)[1]}))
+    got = values(take_rest(clients, reader, output))
     wanted = [[b"out %d.%d" % (p, n) for n in range(per_partition)] for p in range(PARTITIONS)]
     assert Counter(got) == Counter(value for values in wanted for value in values)
     for expected in wanted:
