@@ -37,3 +37,16 @@ class Sarama(GoClient):
         "position": "it tells what it delivered, and the high watermark",
         "seek_in_group": "a member begins where its group left off",
     }
+
+
+class KafkaGo(GoClient):
+    """Reads a group through its ConsumerGroup: a Reader with a group tells neither what it holds nor takes a seek."""
+
+    name = "kafka-go"
+    program = "kafkago"
+    lacks: ClassVar[Mapping[str, str]] = {
+        "transactional_id": "its Writer knows no transactions",
+        "idempotent": "its Writer has no producer id",
+        "empty_value": "its Reader gives an empty value as none",
+        "instance_id": "it knows no static members",
+    }

@@ -45,6 +45,9 @@ OPERATIONS = (
 Those of transactions go with the option transactional_id.
 """
 
+PARTS = ("empty_value",)
+"""What a scenario asks about to leave out a part of itself."""
+
 
 def encoded(value: bytes | None) -> str | None:
     return None if value is None else base64.b64encode(value).decode()
@@ -67,7 +70,9 @@ class RemoteClient(Client):
         """The one process of this client, started if there is none, or none any more."""
         if "_driver" not in cls.__dict__ or cls._driver is None or not cls._driver.alive:
             for lacking in cls.lacks:
-                assert lacking.split("=")[0] in (*OPTIONS, *OPERATIONS), f"{lacking}: no scenario asks for it"
+                assert lacking.split("=")[0] in (*OPTIONS, *OPERATIONS, *PARTS), (
+                    f"{lacking}: no scenario asks for it"
+                )
             cls._driver = DriverProcess(cls.name, cls.command())
         return cls._driver
 
