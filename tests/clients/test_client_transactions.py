@@ -37,16 +37,20 @@ def test_committed_transactions_are_read_whole_and_in_order(
     assert values(r for r in records if r.partition == 1) == [b"c%d" % n for n in range(5)]
 
 
-def test_every_compression_inside_transactions(clients: Opened, topic: TopicFactory, unique: Unique) -> None:
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_every_compression_inside_transactions(
+    clients: Opened, topic: TopicFactory, unique: Unique, compression: str
+) -> None:
+    """Also next to uncompressed ones, of a predecessor and of a successor with the same transactional id."""
     name, transactional_id = topic(), unique("tx")
-    for compression in COMPRESSIONS:
-        producer = clients.producer(transactional_id=transactional_id, compression=compression)
+    for each in ("none", compression, "none"):
+        producer = clients.producer(transactional_id=transactional_id, compression=each)
         transaction(producer, {(name, 0): [b"aborted " * 50]}, commit=False)
-        transaction(producer, {(name, 0): [compression.encode() * 50] * 3})
+        transaction(producer, {(name, 0): [each.encode() * 50] * 3})
         producer.close()
     consumer = clients.consumer()
     consumer.assign([(name, 0)])
-    expected = [compression.encode() * 50 for compression in COMPRESSIONS for _ in range(3)]
+    expected = [each.encode() * 50 for each in ("none", compression, "none") for _ in range(3)]
     assert values(take(consumer, len(expected))) == expected
 
 
