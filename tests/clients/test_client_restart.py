@@ -65,7 +65,7 @@ def kill_and_start(server: ServerProcess, group: str) -> None:
 def test_readers_and_writers_ride_over_a_kill(opened: Opened, server: ServerProcess, unique: Unique) -> None:
     """The reader sees a new leader epoch: it must be able to check its position against it (KIP-320)."""
     name = create(server, unique("topic"), 2)
-    producer = opened.producer(idempotent=True)
+    producer = opened.producer(idempotent=opened.can("idempotent"))
     group = unique("group")
     consumer = opened.consumer(group=group)
     consumer.subscribe(name)
