@@ -30,8 +30,23 @@ HANG_S = 30.0
 OPTIONS = ("transactional_id", "idempotent", "compression", "group", "instance_id")
 """Options that a client may lack; also one value of one, as `compression=zstd`."""
 
-OPERATIONS = ("begin_and_end", "committed", "commit", "position", "seek", "send_offsets", "subscribe")
-"""Operations that a client may lack. Those of transactions go with the option transactional_id."""
+OPERATIONS = (
+    "begin_and_end",
+    "committed",
+    "commit",
+    "position",
+    "seek",
+    "seek_in_group",
+    "send_offsets",
+    "subscribe",
+)
+"""Operations that a client may lack; seek_in_group is the seek of a consumer that has subscribed.
+
+Those of transactions go with the option transactional_id.
+"""
+
+PARTS = ("empty_value",)
+"""What a scenario asks about to leave out a part of itself."""
 
 
 def encoded(value: bytes | None) -> str | None:
@@ -43,9 +58,6 @@ def decoded(value: str | None) -> bytes | None:
 
 
 class RemoteClient(Client):
-    lacks: ClassVar[Mapping[str, str]] = {}
-    """By option or operation: why this client cannot."""
-
     _driver: ClassVar[DriverProcess | None] = None
 
     @classmethod
@@ -58,7 +70,9 @@ class RemoteClient(Client):
         """The one process of this client, started if there is none, or none any more."""
         if "_driver" not in cls.__dict__ or cls._driver is None or not cls._driver.alive:
             for lacking in cls.lacks:
-                assert lacking.split("=")[0] in (*OPTIONS, *OPERATIONS), f"{lacking}: no scenario asks for it"
+                assert lacking.split("=")[0] in (*OPTIONS, *OPERATIONS, *PARTS), (
+                    f"{lacking}: no scenario asks for it"
+                )
             cls._driver = DriverProcess(cls.name, cls.command())
         return cls._driver
 
@@ -134,8 +148,11 @@ class RemoteHandle:
         self.number = number
         self._closed = False
 
+    def need(self, feature: str) -> None:
+        self._client.need(feature)
+
     def call(self, op: str, *, extra_s: float = 0.0, **fields: object) -> Any:
-        self._client.need(op)
+        self.need(op)
         within_s = CALL_TIMEOUT_S + HANG_S + extra_s
         return self._driver.call(op, within_s=within_s, handle=self.number, **fields)
 
@@ -194,14 +211,18 @@ class RemoteProducer(Producer):
 class RemoteConsumer(Consumer):
     def __init__(self, handle: RemoteHandle) -> None:
         self.handle = handle
+        self._subscribed = False
 
     def assign(self, partitions: Iterable[Partition], *, from_committed: bool = False) -> None:
         self.handle.call("assign", partitions=list(map(list, partitions)), from_committed=from_committed)
 
     def subscribe(self, topic: str) -> None:
         self.handle.call("subscribe", topic=topic)
+        self._subscribed = True
 
     def seek(self, partition: Partition, offset: int) -> None:
+        if self._subscribed:
+            self.handle.need("seek_in_group")
         self.handle.call("seek", topic=partition[0], partition=partition[1], offset=offset)
 
     def poll(self, timeout_s: float) -> list[Record]:
