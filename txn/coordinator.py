@@ -239,6 +239,11 @@ class Coordinator:
                 if not implicit:
                     raise KafkaError(ErrorCode.invalid_txn_state, f"{name!r} has no transaction open")
                 transaction = self._begin(held)
+            if not implicit and group_id not in transaction.groups:
+                raise KafkaError(
+                    ErrorCode.invalid_txn_state,
+                    f"group {group_id!r} was not added to a transaction of {name!r}",
+                )
             conflict = self._offsets.holder(group_id, offsets, transaction)
             if conflict is not None:
                 if implicit:

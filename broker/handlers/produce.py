@@ -123,7 +123,9 @@ def _append(
             # A first batch that got lost must not be followed by a second one as if nothing were missing.
             require_known_producer=implicit,
         )
-        if not appended.duplicate:
+        if appended.duplicate:
+            _check_repeat(partition, header.producer_id, appended)
+        else:
             Coordinator.wrote(
                 transaction,
                 partition,
@@ -142,6 +144,19 @@ def _append(
     except KafkaError as refused:
         return ProducePartitionResult(
             part.index, _code_for(call, refused.code), error_message=refused.message
+        )
+
+
+def _check_repeat(partition: Partition, producer_id: int, appended: Appended) -> None:
+    """A batch under sequences that an aborted transaction used is not in the log for any reader.
+
+    Under the first protocol the epoch outlives an abort. A client that lost an answer, aborted, and used the sequences
+    again for other records would lose these without a word, were it told that they are there (redpanda pull 5026).
+    """
+    if partition.transactions.is_aborted(producer_id, appended.base_offset):
+        raise KafkaError(
+            ErrorCode.transaction_abortable,
+            f"its sequences are those of an aborted batch, at {appended.base_offset} of {partition}",
         )
 
 
