@@ -23,7 +23,6 @@ FENCED = ErrorCode.producer_fenced
 MAPPING = ErrorCode.invalid_producer_id_mapping
 STATE = ErrorCode.invalid_txn_state
 ABORTABLE = ErrorCode.transaction_abortable
-GROUP = ErrorCode.group_authorization_failed
 GENERATION = ErrorCode.illegal_generation
 TIMEOUT = ErrorCode.invalid_transaction_timeout
 
@@ -159,8 +158,8 @@ TABLE: dict[str, dict[str, Steps]] = {
     },
     "after a power cut": {
         "AddPartitionsToTxn": ((0, MAPPING), (5, ABORTABLE)),
-        "AddOffsetsToTxn": ((0, GROUP), (1, MAPPING), (4, ABORTABLE)),
-        "TxnOffsetCommit": ((0, GROUP), (3, GENERATION), (4, ABORTABLE)),
+        "AddOffsetsToTxn": ((0, MAPPING), (4, ABORTABLE)),
+        "TxnOffsetCommit": ((0, GENERATION), (4, ABORTABLE)),
         "Produce": ((0, MAPPING), (11, ABORTABLE)),
         "EndTxn commit": ((0, MAPPING), (4, ABORTABLE)),
         "EndTxn abort": ((0, OK),),
