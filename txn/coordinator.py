@@ -20,6 +20,7 @@ from txn import keys
 from txn.ending import Ending
 from txn.group_state import GroupLimits, GroupTransaction
 from txn.group_transactions import GroupTransactions
+from txn.id_expiry import IdExpiry
 from txn.identities import Identities, Identity, IdentityReply, InitRequest, Reply, refusals, unavailable
 from txn.metastore import MetaStore, Put, StoreFailed
 from txn.offsets import GroupOffsets
@@ -73,6 +74,7 @@ class Coordinator:
         self._config = config
         self._ids = Identities(
             store,
+            scheduler,
             term=term,
             fence_term=fence_term,
             max_ids=config.max_transactional_ids,
@@ -88,6 +90,7 @@ class Coordinator:
             begin=self._begin,
             abort_open=self._abort,
         )
+        self.id_expiry = IdExpiry(store, scheduler, self._ids, self.group_transactions.undecided)
         self.forget_producer: Callable[[int], None] = lambda _: None
         """Called with a producer id whose sequences start anew in every partition."""
         self._open_count = 0
@@ -307,6 +310,7 @@ class Coordinator:
         with refusals(reply):
             held = self._ids.get(name)
             if held is not None and self._is_repeat(held, producer_id, epoch, commit, bump=bump):
+                self._ids.used(held)
                 reply(Identity(held.producer_id, held.epoch))
                 return
             held = self._ids.holder(name, producer_id, epoch, aborting=not commit)
@@ -494,6 +498,7 @@ class Coordinator:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self.id_expiry.close()
         self.group_transactions.close()
 
     # -- shared
@@ -530,6 +535,7 @@ class Coordinator:
         transaction.two_phase = held.two_phase
         self._next_seq += 1
         held.open = transaction
+        self._ids.used(held)
         self._open_count += 1
         if self._timer is None or deadline_ms < self._timer_at_ms:
             self._store_header(transaction)

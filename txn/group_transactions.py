@@ -100,6 +100,11 @@ class GroupTransactions:
             and transaction.key in group.members
         )
 
+    def undecided(self) -> set[str]:
+        """The transactional ids of all members of groups that have no outcome yet."""
+        members = (group.members.values() for group in self._groups.values())
+        return {one.transactional_id for of_group in members for one in of_group}
+
     def get(self, sink: str, batch: int) -> GroupTransaction | None:
         return self._groups.get((sink, batch))
 

@@ -1,7 +1,7 @@
 """Which error code each version of each transactional request hears, in each situation: one row per case.
 
-The codes are Apache Kafka's. Two situations exist here alone or are told otherwise: a power cut that took a transaction
-(design D2), whose codes make stock clients abort and go on, and an abort of nothing below EndTxn v5.
+The codes are Apache Kafka's, but for two situations: a power cut that took a transaction (design D2), whose codes make
+stock clients abort and go on, and InitProducerId with the identity of an id that nobody knows (`txn.id_expiry`).
 """
 
 from __future__ import annotations
@@ -135,7 +135,9 @@ A_NEWER_PRODUCER: dict[str, Steps] = {
     "EndTxn abort": FENCED_FROM_2,
     "InitProducerId": ((3, EPOCH), (4, FENCED)),
 }
-NOBODY: dict[str, Steps] = dict.fromkeys(REQUESTS, ((0, MAPPING),))
+NOBODY: dict[str, Steps] = dict.fromkeys(REQUESTS, ((0, MAPPING),)) | {
+    "InitProducerId": A_NEWER_PRODUCER["InitProducerId"]
+}
 # From EndTxn v5 on a client can go on from its old epoch: its abort is answered with the epoch that followed it.
 FENCED_FROM_OUTSIDE = A_NEWER_PRODUCER | {
     "EndTxn commit": ((0, EPOCH), (2, FENCED), (5, STATE)),
@@ -144,7 +146,7 @@ FENCED_FROM_OUTSIDE = A_NEWER_PRODUCER | {
 
 TABLE: dict[str, dict[str, Steps]] = {
     "unknown id": NOBODY,
-    "foreign producer": NOBODY | {"InitProducerId": A_NEWER_PRODUCER["InitProducerId"]},
+    "foreign producer": NOBODY,
     "older epoch": A_NEWER_PRODUCER,
     "newer epoch": A_NEWER_PRODUCER,
     "nothing open": {
