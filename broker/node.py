@@ -159,7 +159,7 @@ class Node:
         self._configure_id_expiry()
         self.store.when_failed(lambda error: log.error("the metadata store has failed: %s", error))
         self.topics.forget_partition = self._forget_partition
-        self.coordinator.forget_producer = self._forget_producer
+        self.coordinator.ends.forget_producer = self._forget_producer
         self.groups = self._open_groups()
         self.arm_group_timer()
         self.offset_expiry = self._open_offset_expiry()

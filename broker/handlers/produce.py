@@ -13,7 +13,7 @@ from broker.call import Call
 from broker.topic import Topic
 from storage.layout import Appended
 from storage.range_log import RangeLog
-from txn.coordinator import Coordinator
+from txn.admission import Admission
 from txn.partition import Partition
 from wire.batch import NO_TIMESTAMP, validate_produced
 from wire.errors import ErrorCode, KafkaError
@@ -108,7 +108,7 @@ def _append(
             state.durable_at[log] = max(appended.lsn, state.durable_at.get(log, 0))
             return _accepted(state, partition, appended, append_time_ms)
         implicit = call.version >= IMPLICIT_ADD_VERSION
-        transaction = node.coordinator.admit_write(
+        transaction = node.coordinator.admission.admit_write(
             request.transactional_id,
             header.producer_id,
             header.producer_epoch,
@@ -126,7 +126,7 @@ def _append(
         if appended.duplicate:
             _check_repeat(partition, header.producer_id, appended)
         else:
-            Coordinator.wrote(
+            Admission.wrote(
                 transaction,
                 partition,
                 appended.segment_id,

@@ -43,7 +43,7 @@ def handle(node: Node, call: Call, request: Any) -> None:
                     codes[at] = code
         _answer(call, request, codes)
 
-    node.coordinator.commit_offsets(
+    node.coordinator.admission.commit_offsets(
         request.transactional_id,
         request.producer_id,
         request.producer_epoch,

@@ -112,7 +112,7 @@ def test_an_answered_end_is_an_end(commit: bool, v2: bool) -> None:
         if number % 4 == 0:
             assert producer.commit_offsets("g", {("t", 0): number}) is OK
         assert producer.end(commit) is OK
-        assert world.node.coordinator.open_count == 0
+        assert world.node.coordinator.open.count == 0
         assert states(other) == {"p": "CompleteCommit" if commit else "CompleteAbort"}
         assert stable_offset(other)[1] is OK
         for partition in (0, 1):
@@ -185,7 +185,7 @@ def test_a_produce_that_comes_after_its_transaction(fenced_by: str, v2: bool, en
     late = late.but(client=world.client())
     assert late.produce(version, b"late", sequence=1) is ErrorCode.invalid_producer_epoch
     world.scheduler.advance(1_000)
-    assert world.node.coordinator.open_count == 0
+    assert world.node.coordinator.open.count == 0
     assert read_all(world.client(), "t") == ([], 1)
     assert read_all(world.client(), "t", 1) == ([], 0)
 

@@ -118,7 +118,7 @@ def test_a_timeout_bumps_once(epoch: int, v2: bool, ending: str) -> None:
     assert producer.send("t", {0: [b"slow"]}) == {0: OK}
     old = Caller.of(producer)
     world.scheduler.advance(6_000)
-    assert world.node.coordinator.open_count == 0
+    assert world.node.coordinator.open.count == 0
     after = recorded(world)
     if epoch == LAST:
         assert after[0] != old.producer_id
@@ -171,7 +171,7 @@ def test_an_administrator_at_the_end() -> None:
     world, producer = producer_at(LAST)
     assert producer.send("t", {0: [b"x"]}) == {0: OK}
     outcome: list[object] = []
-    world.node.coordinator.abort_by_administrator(producer.producer_id, outcome.append)
+    world.node.coordinator.open.abort_by_administrator(producer.producer_id, outcome.append)
     world.scheduler.run_until(lambda: bool(outcome))
     assert outcome == [None]
     assert recorded(world)[0] != producer.producer_id

@@ -41,7 +41,7 @@ class Scene:
         self.producer.client = self.world.client()
 
     def open_count(self) -> int:
-        return self.world.node.coordinator.open_count
+        return self.world.node.coordinator.open.count
 
     def committed_offset(self) -> tuple[int, ErrorCode]:
         answer = self.world.client().ask(
