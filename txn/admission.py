@@ -133,16 +133,15 @@ class Admission:
         reply: Reply,
         *,
         implicit: bool,
+        again: Callable[[], None],
     ) -> None:
         """TxnOffsetCommit: offsets that count when the transaction commits.
 
         `implicit`: this is the first the transaction hears of the group (v5, KIP-890); a conflict with another open
         transaction is refused as abortable there, and waits for the other's end in versions without that error.
+        `again`: called in place of `reply` when the request has waited, to be looked at as if it came now: the group
+        may have moved on meanwhile (KIP-447).
         """
-
-        def again() -> None:
-            self.commit_offsets(name, producer_id, epoch, group_id, offsets, reply, implicit=implicit)
-
         if self._open.in_line(name, again):
             return
         with refusals(reply):
@@ -164,7 +163,10 @@ class Admission:
                         ErrorCode.transaction_abortable,
                         f"another open transaction holds the offset of {conflict}",
                     )
-                self._offsets.when_released(conflict, again)
+                mine = transaction
+                self._offsets.when_released(
+                    conflict, lambda: self._resume(name, producer_id, epoch, mine, reply, again)
+                )
                 return
             transaction.groups.add(group_id)
             self._open.store_header(transaction)
@@ -173,6 +175,27 @@ class Admission:
             transaction.op_count += 1
             self._offsets.hold(transaction, group_id, offsets)
             self._reply_when_safe(transaction, reply)
+
+    def _resume(
+        self,
+        name: str,
+        producer_id: int,
+        epoch: int,
+        transaction: Transaction,
+        reply: Reply,
+        again: Callable[[], None],
+    ) -> None:
+        """Offsets that waited belong to the transaction that sent them, never to the next one of the same epoch."""
+        refused: list[KafkaError] = []
+        with refusals(refused.append):
+            if self._ids.holder(name, producer_id, epoch).open is not transaction:
+                raise KafkaError(
+                    ErrorCode.invalid_txn_state, f"the transaction of {name!r} ended while its offsets waited"
+                )
+        if refused:
+            reply(refused[0])
+        else:
+            again()
 
     def _reply_when_safe(self, transaction: Transaction, reply: Reply) -> None:
         """Written, not flushed: a killed process finds it again; after a power cut the transaction aborts (D2).

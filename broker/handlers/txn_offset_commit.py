@@ -51,6 +51,7 @@ def handle(node: Node, call: Call, request: Any) -> None:
         offsets,
         reply,
         implicit=call.version >= IMPLICIT_ADD_VERSION,
+        again=lambda: handle(node, call, request),
     )
 
 

@@ -7,7 +7,6 @@ stock clients abort and go on, and InitProducerId with the identity of an id tha
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from support.sim_node import SimNode
@@ -249,32 +248,13 @@ def test_two_open_transactions_and_one_offset(begin: str) -> None:
         assert two.produce(12, partition=1) is OK
     assert two.add_offsets(3) is OK
     assert two.commit_offset(5, 4) is ABORTABLE
-    waiting = two.client.send(ApiKey.TXN_OFFSET_COMMIT, 3, **offset_fields(two, 4))
+    waiting = two.send_offset(3, 4)
     world.scheduler.advance(1_000)
     assert waiting not in two.client.answers
     assert one.commit(5) is OK
     world.scheduler.run_until(lambda: waiting in two.client.answers)
     assert two.client.answers[waiting].topics[0].partitions[0].error_code is OK
     assert two.commit(5) is OK
-
-
-def offset_fields(caller: Caller, offset: int) -> dict[str, Any]:
-    part = {
-        "partition_index": 0,
-        "committed_offset": offset,
-        "committed_leader_epoch": -1,
-        "committed_metadata": "",
-    }
-    return {
-        "transactional_id": caller.name,
-        "producer_id": caller.producer_id,
-        "producer_epoch": caller.epoch,
-        "group_id": "g",
-        "generation_id": -1,
-        "member_id": "",
-        "group_instance_id": None,
-        "topics": ({"name": "t", "partitions": (part,)},),
-    }
 
 
 @pytest.mark.parametrize("situation", ["after the timeout", "after an administrator", "older epoch"])

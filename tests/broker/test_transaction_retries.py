@@ -216,3 +216,47 @@ def test_sequences_of_an_aborted_transaction_used_again() -> None:
     assert scene.producer.end() is OK
     assert read_all(scene.world.client(), "t")[0] == [b"another"]
     assert list_offset(scene.world.client(), "t") == 2
+
+
+@pytest.mark.parametrize("version", [0, 3, 4])
+def test_a_commit_of_offsets_that_waits_does_not_outlive_its_transaction(version: int) -> None:
+    """Below TxnOffsetCommit v5 it waits while another transaction holds the partition. A client that gives up, aborts
+    and begins anew, all under one epoch, must not find those offsets in its next transaction."""
+    scene = Scene(v2=False, between="nothing")
+    world = scene.world
+    other = Producer(world.client(), "other")
+    assert other.init() is OK
+    assert other.commit_offsets("g", {("t", 0): 50}) is OK
+    assert scene.caller.add_offsets(3) is OK
+    waiting = scene.caller.send_offset(version, 7)
+    world.scheduler.advance(1_000)
+    given_up = scene.producer.client
+    assert waiting not in given_up.answers
+    scene.lose()
+    assert scene.caller.abort(3) is OK
+    assert scene.caller.add_offsets(3) is OK
+    assert scene.caller.add_partitions(3) is OK
+    assert other.end(False) is OK
+    world.scheduler.run_until(lambda: waiting in given_up.answers)
+    code = given_up.answers[waiting].topics[0].partitions[0].error_code
+    assert code is (ErrorCode.transaction_abortable if version == 4 else ErrorCode.invalid_txn_state)
+    assert scene.caller.commit(3) is OK
+    assert scene.committed_offset() == (-1, OK)
+
+
+def test_a_commit_of_offsets_that_waits_hears_that_its_producer_is_fenced() -> None:
+    scene = Scene(v2=False, between="nothing")
+    world = scene.world
+    other = Producer(world.client(), "other")
+    assert other.init() is OK
+    assert other.commit_offsets("g", {("t", 0): 50}) is OK
+    assert scene.caller.add_offsets(3) is OK
+    waiting = scene.caller.send_offset(3, 7)
+    client = scene.producer.client
+    successor = Producer(world.client(), "p")
+    assert successor.init() is OK
+    assert waiting not in client.answers
+    assert other.end() is OK
+    world.scheduler.run_until(lambda: waiting in client.answers)
+    assert client.answers[waiting].topics[0].partitions[0].error_code is ErrorCode.invalid_producer_epoch
+    assert scene.committed_offset() == (50, OK)

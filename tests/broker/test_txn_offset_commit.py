@@ -225,3 +225,27 @@ def test_a_member_that_the_group_has_moved_on_from(version: int) -> None:
     assert caller.abort(5 if version == 5 else 3) is OK
     assert successor.commit({("t", 0): 5}) is OK
     assert committed(world.client(), "g") == {("t", 0): 5}
+
+
+@pytest.mark.parametrize("version", [3, 4])
+def test_a_member_that_the_group_moves_on_from_while_its_commit_waits(version: int) -> None:
+    """Another transaction holds the offset, so this one waits; when its turn comes its generation is over."""
+    world = SimNode()
+    create_topic(world.client(), "t", 2)
+    other = Producer(world.client(), "other")
+    assert other.init() is OK
+    assert other.commit_offsets("g", {("t", 0): 50}) is OK
+    sleeper = Member(world.client(), "g", "t", session_timeout_ms=6_000).settle()
+    producer = Producer(world.client(), "sleeper", v2=False)
+    assert producer.init() is OK
+    caller = Caller.of(producer)
+    assert caller.add_offsets(3) is OK
+    waiting = caller.send_offset(version, 7, member=sleeper.member_id, generation=sleeper.generation_id)
+    world.scheduler.advance(7_000)
+    Member(world.client(), "g", "t").settle()
+    assert waiting not in caller.client.answers
+    assert other.end() is OK
+    world.scheduler.run_until(lambda: waiting in caller.client.answers)
+    assert caller.client.answers[waiting].topics[0].partitions[0].error_code is UNKNOWN
+    assert caller.commit(3) is OK
+    assert committed(world.client(), "g") == {("t", 0): 50}

@@ -68,7 +68,7 @@ class Caller:
         code: ErrorCode = answer.error_code
         return code
 
-    def commit_offset(
+    def send_offset(
         self,
         version: int,
         offset: int = 1,
@@ -79,7 +79,8 @@ class Caller:
         generation: int = -1,
         member: str = "",
         instance: str | None = None,
-    ) -> ErrorCode:
+    ) -> int:
+        """TxnOffsetCommit without waiting; the request's number."""
         part = {
             "partition_index": partition,
             "committed_offset": offset,
@@ -93,8 +94,13 @@ class Caller:
             "member_id": member,
             "group_instance_id": instance,
         }
-        answer = self.client.ask(ApiKey.TXN_OFFSET_COMMIT, version, **fields)
-        code: ErrorCode = answer.topics[0].partitions[0].error_code
+        return self.client.send(ApiKey.TXN_OFFSET_COMMIT, version, **fields)
+
+    def commit_offset(self, version: int, offset: int = 1, **options: Any) -> ErrorCode:
+        """The same, with its answer; `options` as of `send_offset`."""
+        number = self.send_offset(version, offset, **options)
+        self.client._scheduler.run_until(lambda: number in self.client.answers or self.client.closed)
+        code: ErrorCode = self.client.answers[number].topics[0].partitions[0].error_code
         return code
 
     def produce_answer(
