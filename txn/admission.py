@@ -165,7 +165,7 @@ class Admission:
                     )
                 mine = transaction
                 self._offsets.when_released(
-                    conflict, lambda: self._resume(name, producer_id, epoch, mine, reply, again)
+                    conflict, mine, lambda: self._resume(name, producer_id, epoch, mine, reply, again)
                 )
                 return
             transaction.groups.add(group_id)

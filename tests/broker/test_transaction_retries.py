@@ -244,19 +244,31 @@ def test_a_commit_of_offsets_that_waits_does_not_outlive_its_transaction(version
     assert scene.committed_offset() == (-1, OK)
 
 
-def test_a_commit_of_offsets_that_waits_hears_that_its_producer_is_fenced() -> None:
-    scene = Scene(v2=False, between="nothing")
-    world = scene.world
-    other = Producer(world.client(), "other")
+@pytest.mark.parametrize("ended_by", ["timeout", "abort", "init"])
+def test_a_commit_of_offsets_waits_no_longer_than_its_own_transaction(ended_by: str) -> None:
+    """Its connection answers in order: whatever comes behind it would wait for the other's end as well."""
+    world = SimNode()
+    create_topic(world.client(), "t", 2)
+    other = Producer(world.client(), "other", timeout_ms=600_000)
     assert other.init() is OK
     assert other.commit_offsets("g", {("t", 0): 50}) is OK
-    assert scene.caller.add_offsets(3) is OK
-    waiting = scene.caller.send_offset(3, 7)
-    client = scene.producer.client
-    successor = Producer(world.client(), "p")
-    assert successor.init() is OK
-    assert waiting not in client.answers
+    producer = Producer(world.client(), "p", v2=False, timeout_ms=5_000)
+    assert producer.init() is OK
+    caller = Caller.of(producer)
+    assert caller.add_offsets(3) is OK
+    waiting = caller.send_offset(3, 7)
+    world.scheduler.advance(1_000)
+    assert waiting not in caller.client.answers
+    if ended_by == "timeout":
+        world.scheduler.advance(5_000)
+    elif ended_by == "abort":
+        assert caller.abort(3) is OK
+    else:
+        assert Producer(world.client(), "p").init() is OK
+    world.scheduler.advance(100)
+    code = caller.client.answers[waiting].topics[0].partitions[0].error_code
+    expected = ErrorCode.invalid_txn_state if ended_by == "abort" else ErrorCode.invalid_producer_epoch
+    assert code is expected
     assert other.end() is OK
-    world.scheduler.run_until(lambda: waiting in client.answers)
-    assert client.answers[waiting].topics[0].partitions[0].error_code is ErrorCode.invalid_producer_epoch
-    assert scene.committed_offset() == (50, OK)
+    assert not world.node.offsets._waits
+    assert not world.node.offsets._waiting
