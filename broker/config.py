@@ -62,6 +62,10 @@ class BrokerConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_o
     transaction_max_timeout_ms: Positive = 900_000
     transaction_two_phase_commit: bool = False
     """Let producers ask for two-phase commit (KIP-939): no deadline ends their transactions."""
+    transactional_id_expiration_ms: Positive = 604_800_000
+    """How long a transactional id is remembered that nobody uses."""
+    transaction_remove_expired_transaction_cleanup_interval_ms: Positive = 3_600_000
+    """How often such ids are looked for."""
     producer_id_expiration_ms: Positive = 86_400_000
     group_min_session_timeout_ms: Positive = 1_000
     group_max_session_timeout_ms: Positive = 1_800_000

@@ -171,9 +171,10 @@ class Node:
             fence_term=fence_term,
         )
         self.coordinator.restore(recovered.ids, recovered.groups)
+        self._configure_id_expiry()
         self.store.when_failed(lambda error: log.error("the metadata store has failed: %s", error))
         self.topics.forget_partition = self._forget_partition
-        self.coordinator.forget_producer = self._forget_producer
+        self.coordinator.ends.forget_producer = self._forget_producer
         self.groups = self._open_groups()
         self.arm_group_timer()
         self.offset_expiry = self._open_offset_expiry()
@@ -296,6 +297,13 @@ class Node:
 
     # -- settings
 
+    def _configure_id_expiry(self) -> None:
+        config = self.config
+        self.coordinator.id_expiry.configure(
+            config.transactional_id_expiration_ms,
+            config.transaction_remove_expired_transaction_cleanup_interval_ms,
+        )
+
     def _restore_settings(self) -> None:
         for level in Level:
             record = self.store.get(keys.broker_config(level.value))
@@ -333,6 +341,7 @@ class Node:
         config = self.config = self.settings.current
         self.topics.reconfigure(config)
         self.coordinator.limit_timeouts(config.transaction_max_timeout_ms)
+        self._configure_id_expiry()
         self.groups.reconfigure(self._group_config())
         self.offset_expiry.configure(
             config.offsets_retention_minutes * 60_000, config.offsets_retention_check_interval_ms

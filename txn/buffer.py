@@ -63,6 +63,10 @@ class PartitionTransactions:
         """(transaction, first offset) of each that is open here, by offset."""
         return list(self._open.items())
 
+    def open_producers(self) -> list[int]:
+        """The producer ids of the transactions that are open here."""
+        return [producer_id for producer_id, _, _ in self._open]
+
     @property
     def open_count(self) -> int:
         return len(self._open)

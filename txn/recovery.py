@@ -201,6 +201,8 @@ class TransactionRecovery:
         self, transaction: Transaction, ops: Sequence[dict[str, Any]], ids: dict[str, TransactionalId]
     ) -> None:
         held = ids.get(transaction.transactional_id)
+        if held is not None and transaction.state is State.OPEN:
+            held.used_ms = self._now_ms
         if transaction.membership is not None and transaction.state in (State.OPEN, State.PREPARING):
             if self._decide_member(transaction, ops, held):
                 return

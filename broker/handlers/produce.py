@@ -13,7 +13,7 @@ from broker.call import Call
 from broker.topic import Topic
 from storage.layout import Appended
 from storage.range_log import RangeLog
-from txn.coordinator import Coordinator
+from txn.admission import Admission
 from txn.partition import Partition
 from wire.batch import NO_TIMESTAMP, validate_produced
 from wire.errors import ErrorCode, KafkaError
@@ -111,7 +111,7 @@ def _append(
             state.durable_at[log] = max(appended.lsn, state.durable_at.get(log, 0))
             return _accepted(state, partition, appended, append_time_ms)
         implicit = call.version >= IMPLICIT_ADD_VERSION
-        transaction = node.coordinator.admit_write(
+        transaction = node.coordinator.admission.admit_write(
             request.transactional_id,
             header.producer_id,
             header.producer_epoch,
@@ -126,8 +126,10 @@ def _append(
             # A first batch that got lost must not be followed by a second one as if nothing were missing.
             require_known_producer=implicit,
         )
-        if not appended.duplicate:
-            Coordinator.wrote(
+        if appended.duplicate:
+            _check_repeat(partition, header.producer_id, appended)
+        else:
+            Admission.wrote(
                 transaction,
                 partition,
                 appended.segment_id,
@@ -153,6 +155,19 @@ def _check_keys(records: Any, partition: Partition) -> None:
     if any(record.key is None for record in iterate_records(records)):
         raise KafkaError(
             ErrorCode.invalid_record, f"{partition} is compacted: every record needs a key (cleanup.policy)"
+        )
+
+
+def _check_repeat(partition: Partition, producer_id: int, appended: Appended) -> None:
+    """A batch under sequences that an aborted transaction used is not in the log for any reader.
+
+    Under the first protocol the epoch outlives an abort. A client that lost an answer, aborted, and used the sequences
+    again for other records would lose these without a word, were it told that they are there (redpanda pull 5026).
+    """
+    if partition.transactions.is_aborted(producer_id, appended.base_offset):
+        raise KafkaError(
+            ErrorCode.transaction_abortable,
+            f"its sequences are those of an aborted batch, at {appended.base_offset} of {partition}",
         )
 
 

@@ -50,7 +50,7 @@ def handle(node: Node, call: Call, request: Any) -> None:
                     codes[at] = code
         _answer(call, request, codes)
 
-    node.coordinator.commit_offsets(
+    node.coordinator.admission.commit_offsets(
         request.transactional_id,
         request.producer_id,
         request.producer_epoch,
@@ -58,6 +58,7 @@ def handle(node: Node, call: Call, request: Any) -> None:
         offsets,
         reply,
         implicit=call.version >= IMPLICIT_ADD_VERSION,
+        again=lambda: handle(node, call, request),
     )
 
 
