@@ -219,9 +219,10 @@ def test_a_parent_of_several_ranges_goes_when_all_of_it_may() -> None:
         assert read_all(world.client(), "t", partition)[0] == [b"next"]
 
 
-@pytest.mark.parametrize("keep", ["none", "prefix", "sectors", "all"])
-@pytest.mark.parametrize("turn", range(30))
-def test_a_power_cut_at_every_turn(turn: int, keep: str) -> None:
+TURNS = 30
+
+
+def world_that_begins_to_delete() -> SimNode:
     world = world_with_topic(**{"retention.bytes": "1000"})
     producer = Producer(world.client(), "p")
     producer.init()
@@ -233,11 +234,32 @@ def test_a_power_cut_at_every_turn(turn: int, keep: str) -> None:
     topic = world.node.topics.get("t")
     assert topic is not None
     world.node.retention.sweep(topic)
+    return world
+
+
+def run_turn(world: SimNode) -> None:
+    if not world.scheduler.run_turn():
+        due = world.scheduler._next_due()
+        assert due is not None
+        world.scheduler._now_ms = due
+
+
+def test_a_deletion_is_over_within_the_turns_that_are_cut() -> None:
+    world = world_that_begins_to_delete()
+    before = len(files(world))
+    turns = 0
+    while len(files(world)) == before:
+        run_turn(world)
+        turns += 1
+    assert turns < TURNS - 2
+
+
+@pytest.mark.parametrize("keep", ["none", "prefix", "sectors", "all"])
+@pytest.mark.parametrize("turn", range(TURNS))
+def test_a_power_cut_at_every_turn(turn: int, keep: str) -> None:
+    world = world_that_begins_to_delete()
     for _ in range(turn):
-        if not world.scheduler.run_turn():
-            due = world.scheduler._next_due()
-            assert due is not None
-            world.scheduler._now_ms = due
+        run_turn(world)
     shown = list_offset(world.client(), "t", at=-2) if turn % 5 == 0 else 0
     world.cut_power(keep=keep)
     start = list_offset(world.client(), "t", at=-2)
