@@ -161,7 +161,7 @@ TABLE: dict[str, dict[str, Steps]] = {
         "AddPartitionsToTxn": ((0, MAPPING), (5, ABORTABLE)),
         "AddOffsetsToTxn": ((0, MAPPING), (4, ABORTABLE)),
         "TxnOffsetCommit": ((0, GENERATION), (4, ABORTABLE)),
-        "Produce": ((0, MAPPING), (11, ABORTABLE)),
+        "Produce": ((0, MAPPING), (11, ABORTABLE), (12, EPOCH)),
         "EndTxn commit": ((0, MAPPING), (4, ABORTABLE)),
         "EndTxn abort": ((0, OK),),
         "InitProducerId": ((3, OK),),
