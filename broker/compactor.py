@@ -120,12 +120,7 @@ class Compactor:
 
     @staticmethod
     def _segments(topic: Topic) -> dict[int, Segment]:
-        return {
-            segment.segment_id: segment
-            for ranges in topic.ranges
-            for segment in ranges.segments
-            if segment.state == "SEALED"
-        }
+        return {number: one for number, one in topic.segments().items() if one.state == "SEALED"}
 
     @staticmethod
     def _is_stable(topic: Topic, segment: Segment) -> bool:
@@ -208,9 +203,8 @@ class Compactor:
                     ranges.replace_segment(old, new)
             old.close()
             with contextlib.suppress(OSError):
-                self._disk.start_remove(
-                    old.path, lambda _: None
-                )  # what cannot be removed now a start removes
+                # What cannot be removed now a start removes.
+                self._disk.start_remove(old.path, lambda _: None)
             log.info(
                 "%s: segment %d compacted from %d to %d bytes, from %d to %d records",
                 topic.name,

@@ -3,34 +3,31 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 
 import click
 
+from broker.asking import ask, server_option
 from broker.client import LayoutClient
 from broker.layout_picture import draw, plan
-from wire.errors import KafkaError
 from wire.layouts import Response
-
-_server = click.option("--bootstrap-server", metavar="HOST:PORT", required=True, help="The broker to ask.")
 
 
 @click.command()
-@_server
+@server_option
 @click.argument("topic")
 @click.option(
     "--plan", "show_plan", is_flag=True, help="Only what the policy would change now, and why: a dry run."
 )
 def layout(bootstrap_server: str, topic: str, show_plan: bool) -> None:
     """Draw the segments of TOPIC: its ranges over time, with states, sizes and open transactions."""
-    response = _ask(bootstrap_server, lambda client: client.describe(topic))
+    response = ask(LayoutClient, bootstrap_server, lambda client: client.describe(topic))
     width = shutil.get_terminal_size((120, 40)).columns
     for line in plan(response) if show_plan else draw(topic, response, width):
         click.echo(line)
 
 
 @click.command()
-@_server
+@server_option
 @click.argument("topic")
 @click.option("--at", metavar="P[,P...]", help="Partitions at which a range shall begin.")
 @click.option(
@@ -51,11 +48,11 @@ def split(bootstrap_server: str, topic: str, at: str | None, into: int | None) -
             starts += [first + part * count // into for part in range(1, into) if part * count // into]
         return client.split(topic, sorted(set(starts)) or [0])
 
-    click.echo(_outcome(_ask(bootstrap_server, call)))
+    click.echo(_outcome(ask(LayoutClient, bootstrap_server, call)))
 
 
 @click.command()
-@_server
+@server_option
 @click.argument("topic")
 @click.option(
     "--range", "span", metavar="FIRST-LAST", required=True, help="Partitions of neighbouring ranges."
@@ -65,11 +62,15 @@ def merge(bootstrap_server: str, topic: str, span: str) -> None:
     first, dash, last = span.partition("-")
     if not dash or not first.isdigit() or not last.isdigit():
         raise click.BadParameter(f"{span!r} is not FIRST-LAST", param_hint="--range")
-    click.echo(_outcome(_ask(bootstrap_server, lambda client: client.merge(topic, int(first), int(last)))))
+    click.echo(
+        _outcome(
+            ask(LayoutClient, bootstrap_server, lambda client: client.merge(topic, int(first), int(last)))
+        )
+    )
 
 
 @click.command()
-@_server
+@server_option
 @click.argument("topic")
 @click.option(
     "--partition", metavar="P", type=click.IntRange(min=0), help="Only the range of this partition."
@@ -84,7 +85,7 @@ def seal(bootstrap_server: str, topic: str, partition: int | None) -> None:
         responses = [client.seal(topic, one) for one in partitions]
         return next((one for one in responses if one.changed), responses[0])
 
-    response = _ask(bootstrap_server, call)
+    response = ask(LayoutClient, bootstrap_server, call)
     click.echo("sealed" if response.changed else "nothing to seal: the active segments are empty")
 
 
@@ -98,13 +99,3 @@ def _numbers(text: str) -> list[int]:
 def _outcome(response: Response) -> str:
     ranges = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in response.ranges)
     return f"{'now' if response.changed else 'already'}: {ranges}"
-
-
-def _ask(server: str, call: Callable[[LayoutClient], Response]) -> Response:
-    try:
-        with LayoutClient(server) as client:
-            return call(client)
-    except KafkaError as error:
-        raise click.ClickException(str(error)) from error
-    except (OSError, ValueError) as error:
-        raise click.ClickException(f"{server}: {error}") from error

@@ -70,10 +70,9 @@ class Retention:
         policy = self._policy(topic)
         for ranges in topic.ranges:
             self._roll_if_old(topic, ranges, policy, now_ms)
-        candidates = self._candidates(topic)
-        if len(candidates) <= len(topic.ranges):
+        if len(topic.segments()) <= len(topic.ranges):
             return  # active segments alone
-        verdict = decide(candidates, policy, now_ms)
+        verdict = decide(self._candidates(topic), policy, now_ms)
         if verdict.hide:
             self._busy.add(topic)
             self._hide(topic, verdict)
@@ -103,7 +102,7 @@ class Retention:
 
     def _candidates(self, topic: Topic) -> list[Candidate]:
         unsettled = self._settlement.unsettled_segments()
-        segments = {segment.segment_id: segment for ranges in topic.ranges for segment in ranges.segments}
+        segments = topic.segments()
         layout = self._topics.layout_store.get(topic.name)
         needed = {parent for ranges in topic.ranges for parent in self._needed_by(ranges)}
         found = []
@@ -155,12 +154,11 @@ class Retention:
         """Nothing in these is there for readers any more."""
         hidden = set(verdict.hide)
         starts: dict[int, int] = {}
-        for ranges in topic.ranges:
-            for segment in ranges.segments:
-                if segment.segment_id in hidden:
-                    for partition, index in segment.indexes.items():
-                        if index.runs:
-                            starts[partition] = max(starts.get(partition, 0), index.end_offset)
+        for segment_id, segment in topic.segments().items():
+            if segment_id in hidden:
+                for partition, index in segment.indexes.items():
+                    if index.runs:
+                        starts[partition] = max(starts.get(partition, 0), index.end_offset)
         starts = {
             partition: offset
             for partition, offset in starts.items()

@@ -14,6 +14,7 @@ from broker import topic_config
 from broker.config import BrokerConfig
 from storage.layout import LogConfig
 from storage.range_log import RangeLog
+from storage.segment import Segment
 from txn.partition import Partition
 
 NO_LIMIT_MS = (1 << 63) - 1
@@ -90,6 +91,10 @@ class Topic:
         self.partitions += [
             Partition(self.name, self.id, index, log) for index in range(log.first, log.last + 1)
         ]
+
+    def segments(self) -> dict[int, Segment]:
+        """All of its segments by id; one that several ranges continue stands there once."""
+        return {segment.segment_id: segment for log in self.ranges for segment in log.segments}
 
     def take_over(self, children: list[RangeLog]) -> None:
         """These ranges take the place of those whose partitions they have."""

@@ -50,12 +50,13 @@ def _describe(node: Node, topic: Topic) -> messages.Response:
         }
         for segment_id in written:
             open_in[segment_id] = open_in.get(segment_id, 0) + 1
-    segments = {segment.segment_id: segment for log in topic.ranges for segment in log.segments}
     layout = node.topics.layout_store.get(topic.name)
     return messages.Response(
         ranges=tuple((log.first, log.last) for log in topic.ranges),
         epoch=layout["epoch"] if layout is not None else 0,
-        segments=tuple(_segment(one, open_in.get(one.segment_id, 0)) for _, one in sorted(segments.items())),
+        segments=tuple(
+            _segment(one, open_in.get(one.segment_id, 0)) for _, one in sorted(topic.segments().items())
+        ),
         advice=tuple(
             messages.Advice(action=one.action, first=one.first, last=one.last, reason=one.reason)
             for one in node.balancer.advice(topic)

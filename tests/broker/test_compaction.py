@@ -6,6 +6,8 @@ import random
 from collections.abc import Mapping
 
 import pytest
+from support.sim_admin import run_turns
+from support.sim_layout import files_on_disk, seal
 from support.sim_node import SimClient, SimNode
 from support.sim_producer import (
     Producer,
@@ -67,15 +69,6 @@ def write(
     return code
 
 
-def seal(world: SimNode, partition: int = 0) -> None:
-    topic = world.node.topics.get("t")
-    assert topic is not None
-    answers: list[object] = []
-    world.node.layouts.seal(topic, partition, answers.append)
-    world.scheduler.run_until(lambda: bool(answers))
-    world.scheduler.run_until(lambda: all(one.state == "SEALED" for one in topic.ranges[0].segments[:-1]))
-
-
 def read(
     client: SimClient, partition: int = 0, start: int = 0
 ) -> dict[int, tuple[bytes | None, bytes | None]]:
@@ -101,15 +94,6 @@ def compacted(world: SimNode) -> None:
     world.scheduler.advance(3_000)
 
 
-def files(world: SimNode) -> list[str]:
-    return [
-        path
-        for folder in world.disk.list("topics")
-        for path in world.disk.list(f"topics/{folder}")
-        if path.endswith(".seg")
-    ]
-
-
 def generations(world: SimNode) -> list[int]:
     topic = world.node.topics.get("t")
     assert topic is not None
@@ -130,7 +114,7 @@ def test_the_last_value_of_each_key_stays_at_its_offset(ending: str) -> None:
     compacted(world)
     expected = {2: (b"c", b"1"), 4: (b"b", b"2"), 5: (b"a", b"3"), 6: (b"c", b"not sealed yet")}
     assert before.keys() == set(range(7))
-    assert len(files(world)) == 3
+    assert len(files_on_disk(world)) == 3
     assert generations(world) == [1, 0, 0], "nothing was to be taken from the second"
     if ending != "nothing":
         getattr(world, ending)()
@@ -138,7 +122,7 @@ def test_the_last_value_of_each_key_stays_at_its_offset(ending: str) -> None:
     assert read(world.client(), 1) == {0: (b"x", b"other")}
     for start in range(7):
         assert read(world.client(), 0, start) == {o: kv for o, kv in expected.items() if o >= start}
-    assert len(files(world)) == 3
+    assert len(files_on_disk(world)) == 3
     # The second compaction: only what is new is learned from, the old is written anew once more.
     seal(world)
     compacted(world)
@@ -289,18 +273,11 @@ def world_that_compacts() -> SimNode:
     return world
 
 
-def run_turn(world: SimNode) -> None:
-    if not world.scheduler.run_turn():
-        due = world.scheduler._next_due()
-        assert due is not None
-        world.scheduler._now_ms = due
-
-
 def test_a_compaction_is_over_within_the_turns_that_are_cut() -> None:
     world = world_that_compacts()
     turns = 0
-    while 1 not in generations(world) or len(files(world)) > 4:
-        run_turn(world)
+    while 1 not in generations(world) or len(files_on_disk(world)) > 4:
+        run_turns(world, 1)
         turns += 1
     assert turns < TURNS - 2
 
@@ -310,17 +287,16 @@ def test_a_compaction_is_over_within_the_turns_that_are_cut() -> None:
 def test_a_power_cut_at_every_turn_of_a_compaction(turn: int, keep: str) -> None:
     world = world_that_compacts()
     expected = {6 + key: (b"%d" % key, b"2") for key in range(3)}
-    for _ in range(turn):
-        run_turn(world)
+    run_turns(world, turn)
     world.cut_power(keep=keep)
     found = read(world.client())
     assert found == expected or found == {
         3 * number + key: (b"%d" % key, b"%d" % number) for number in range(3) for key in range(3)
     }
-    assert len(files(world)) == 4, "no orphan"
+    assert len(files_on_disk(world)) == 4, "no orphan"
     compacted(world)
     assert read(world.client()) == expected
-    assert len(files(world)) == 4
+    assert len(files_on_disk(world)) == 4
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -7,13 +7,14 @@ import random
 from collections.abc import Callable, Iterator
 
 import pytest
+from support.sim_admin import run_turns
+from support.sim_layout import files_named, files_on_disk
 from support.sim_node import SimNode, batch
 from support.sim_producer import Producer, create_topic, list_offset, produce_fields, read_all
 
 from broker import layout_controller, layouts
 from broker.config import Limits
 from broker.layout_controller import Arranged
-from storage.format import segment_name
 from storage.layout import LayoutChanged, ReshapeEvent, SegmentInfo
 from txn import keys
 from wire.apis import ApiKey
@@ -73,20 +74,6 @@ def ranges(world: SimNode) -> list[tuple[int, int]]:
 
 def contents(world: SimNode, *, committed: bool = True) -> list[list[bytes]]:
     return [read_all(world.client(), "t", p, committed=committed)[0] for p in range(PARTITIONS)]
-
-
-def files_on_disk(world: SimNode) -> list[str]:
-    return sorted(
-        path
-        for folder in world.disk.list("topics")
-        for path in world.disk.list(f"topics/{folder}")
-        if path.endswith(".seg")
-    )
-
-
-def files_named(world: SimNode) -> list[str]:
-    """The files that the layouts name."""
-    return sorted(segment_name(segment_id) for segment_id in world.node.topics.segment_topics())
 
 
 def test_split_and_merge_and_read_through_all_generations() -> None:
@@ -214,16 +201,6 @@ def test_a_producer_that_meets_a_change_waits_for_one_flush_more_at_most(turn: i
     assert [read_all(world.client(), "t", p)[0] for p in (0, 5)] == [
         [b"%c%d" % (letter, n) for n in range(4)] for letter in b"ab"
     ]
-
-
-def run_turns(world: SimNode, turns: int) -> None:
-    """So many turns of the loop, with time where nothing else is due."""
-    for _ in range(turns):
-        if not world.scheduler.run_turn():
-            due = world.scheduler._next_due()
-            if due is None:
-                return
-            world.scheduler._now_ms = due
 
 
 TURNS = 36

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from support.sim_admin import run_turns
+from support.sim_layout import files_named, files_on_disk, seal
 from support.sim_node import SimNode, batch
 from support.sim_producer import (
     Producer,
@@ -13,7 +15,6 @@ from support.sim_producer import (
     read_all,
 )
 
-from storage.format import segment_name
 from storage.retention import Candidate, Policy, decide
 from txn import keys
 from wire.apis import ApiKey
@@ -38,30 +39,6 @@ def write(world: SimNode, value: bytes, partition: int = 0) -> int:
     return offset
 
 
-def seal(world: SimNode, partition: int = 0) -> None:
-    topic = world.node.topics.get("t")
-    assert topic is not None
-    answers: list[object] = []
-    world.node.layouts.seal(topic, partition, answers.append)
-    world.scheduler.run_until(lambda: bool(answers))
-    world.scheduler.run_until(
-        lambda: all(one.state == "SEALED" for log in topic.ranges for one in log.segments[:-1])
-    )
-
-
-def files(world: SimNode) -> list[str]:
-    return sorted(
-        path
-        for folder in world.disk.list("topics")
-        for path in world.disk.list(f"topics/{folder}")
-        if path.endswith(".seg")
-    )
-
-
-def named(world: SimNode) -> list[str]:
-    return sorted(segment_name(segment_id) for segment_id in world.node.topics.segment_topics())
-
-
 def test_what_is_old_goes_and_readers_are_told_where_the_log_starts() -> None:
     world = world_with_topic(**{"retention.ms": str(HOUR_MS)})
     write(world, b"old", 0)
@@ -72,8 +49,8 @@ def test_what_is_old_goes_and_readers_are_told_where_the_log_starts() -> None:
     seal(world)
     write(world, b"active", 0)
     world.scheduler.advance(HOUR_MS / 2 + 5_000)
-    assert len(files(world)) == 2
-    assert files(world) == named(world)
+    assert len(files_on_disk(world)) == 2
+    assert files_on_disk(world) == files_named(world)
     client = world.client()
     assert [list_offset(client, "t", p, at=-2) for p in range(PARTITIONS)] == [1, 1, 0]
     assert list_offset(client, "t", 0, at=0) == 1, "by time, too"
@@ -97,7 +74,7 @@ def test_a_topic_that_nobody_writes_to_is_emptied_too() -> None:
     world.scheduler.advance(HOUR_MS + 10_000)
     client = world.client()
     assert [list_offset(client, "t", p, at=-2) for p in range(PARTITIONS)] == [2, 2, 1]
-    assert len(files(world)) == 1
+    assert len(files_on_disk(world)) == 1
     world.cut_power(keep="none")
     assert [list_offset(world.client(), "t", p) for p in range(PARTITIONS)] == [2, 2, 1], "offsets go on"
     assert write(world, b"x", 2) == 1
@@ -107,11 +84,11 @@ def test_a_segment_is_sealed_at_its_age() -> None:
     world = world_with_topic(**{"segment.ms": str(HOUR_MS)})
     write(world, b"a")
     world.scheduler.advance(HOUR_MS / 2)
-    assert len(files(world)) == 1
+    assert len(files_on_disk(world)) == 1
     world.scheduler.advance(HOUR_MS / 2 + 5_000)
-    assert len(files(world)) == 2
+    assert len(files_on_disk(world)) == 2
     world.scheduler.advance(3 * HOUR_MS)
-    assert len(files(world)) == 2, "an empty one stays"
+    assert len(files_on_disk(world)) == 2, "an empty one stays"
     assert read_all(world.client(), "t")[0] == [b"a"]
 
 
@@ -159,7 +136,7 @@ def test_outcomes_go_with_their_segment() -> None:
     seal(world)
     world.scheduler.advance(2 * HOUR_MS + 200_000)
     assert world.node.store.count(keys.ABORTED) == world.node.store.count(keys.RESOLVED) == 0
-    assert len(files(world)) == 1
+    assert len(files_on_disk(world)) == 1
 
 
 def test_producers_are_remembered_over_the_end_of_their_records() -> None:
@@ -170,14 +147,14 @@ def test_producers_are_remembered_over_the_end_of_their_records() -> None:
     seal(world)
     world.scheduler.advance(120_000)
     assert list_offset(world.client(), "t", at=-2) == 1
-    assert len(files(world)) == 2
+    assert len(files_on_disk(world)) == 2
     world.cut_power(keep="none")
     data = {0: batch(b"b", producer_id=7, epoch=0, sequence=1, timestamp=world.scheduler.now_ms())}
     answer = world.client().ask(ApiKey.PRODUCE, 9, **produce_fields("t", data))
     assert answer.responses[0].partition_responses[0].error_code is ErrorCode.none
     seal(world)
     world.scheduler.advance(3 * HOUR_MS)
-    assert len(files(world)) <= 2
+    assert len(files_on_disk(world)) <= 2
 
 
 def test_delete_records_gives_the_space_back() -> None:
@@ -195,7 +172,7 @@ def test_delete_records_gives_the_space_back() -> None:
     )
     assert answer.topics[0].partitions[0].low_watermark == 4
     world.scheduler.advance(5_000)
-    assert len(files(world)) == 2
+    assert len(files_on_disk(world)) == 2
     assert read_all(world.client(), "t")[0] == [b"4"]
 
 
@@ -212,7 +189,7 @@ def test_a_parent_of_several_ranges_goes_when_all_of_it_may() -> None:
         write(world, b"child", partition)
     world.scheduler.advance(HOUR_MS + 10_000)
     assert [list_offset(world.client(), "t", p, at=-2) for p in range(PARTITIONS)] == [2, 2, 2]
-    assert len(files(world)) == PARTITIONS
+    assert len(files_on_disk(world)) == PARTITIONS
     world.cut_power(keep="none")
     for partition in range(PARTITIONS):
         assert write(world, b"next", partition) == 2
@@ -237,19 +214,12 @@ def world_that_begins_to_delete() -> SimNode:
     return world
 
 
-def run_turn(world: SimNode) -> None:
-    if not world.scheduler.run_turn():
-        due = world.scheduler._next_due()
-        assert due is not None
-        world.scheduler._now_ms = due
-
-
 def test_a_deletion_is_over_within_the_turns_that_are_cut() -> None:
     world = world_that_begins_to_delete()
-    before = len(files(world))
+    before = len(files_on_disk(world))
     turns = 0
-    while len(files(world)) == before:
-        run_turn(world)
+    while len(files_on_disk(world)) == before:
+        run_turns(world, 1)
         turns += 1
     assert turns < TURNS - 2
 
@@ -258,8 +228,7 @@ def test_a_deletion_is_over_within_the_turns_that_are_cut() -> None:
 @pytest.mark.parametrize("turn", range(TURNS))
 def test_a_power_cut_at_every_turn(turn: int, keep: str) -> None:
     world = world_that_begins_to_delete()
-    for _ in range(turn):
-        run_turn(world)
+    run_turns(world, turn)
     shown = list_offset(world.client(), "t", at=-2) if turn % 5 == 0 else 0
     world.cut_power(keep=keep)
     start = list_offset(world.client(), "t", at=-2)
@@ -267,10 +236,10 @@ def test_a_power_cut_at_every_turn(turn: int, keep: str) -> None:
     assert start in (0, 1, 2, 3)
     values = [value[:1] for value in read_all(world.client(), "t")[0]]
     assert values == [b"%d" % number for number in range(start, 3) if number != 1]
-    assert files(world) == named(world), "no orphan"
+    assert files_on_disk(world) == files_named(world), "no orphan"
     world.scheduler.advance(5_000)
     assert list_offset(world.client(), "t") == 3
-    assert files(world) == named(world)
+    assert files_on_disk(world) == files_named(world)
 
 
 NOW = 10_000_000
