@@ -21,7 +21,10 @@ from broker.layout_controller import LayoutController
 from broker.layout_load import LayoutBalancer
 from broker.layout_policy import Decision, Policy
 from broker.offset_expiry import OffsetExpiry
+from broker.removals import Removals
 from broker.retention import Retention
+from broker.settled_files import SettledFiles
+from broker.settled_segments import SettledSegments
 from broker.topic import Topic
 from broker.topic_changes import TopicChanges
 from broker.topics import Topics, storage_error
@@ -85,6 +88,8 @@ class Node:
         self.balancer: LayoutBalancer
         self.compactor: Compactor
         self.retention: Retention
+        self.removals: Removals
+        self.settled_files: SettledFiles
         self.offsets: GroupOffsets
         self.coordinator: Coordinator
         self.groups: Groups
@@ -187,9 +192,13 @@ class Node:
             automatic=self.config.layout_automatic,
             on_decision=self._log_decision,
         )
+        settled = SettledSegments(settlement)
+        self.removals = Removals(self._disk, self.scheduler)
+        self.settled_files = SettledFiles(self.topics, settled, self._disk, self.scheduler)
         self.compactor = Compactor(
             self.topics,
-            self._settlement,
+            settled,
+            self.removals,
             self._disk,
             self.scheduler,
             self._compaction_worker,
@@ -200,8 +209,8 @@ class Node:
             self.topics,
             self.changes,
             self.store,
-            self._settlement,
-            self._disk,
+            settled,
+            self.removals,
             self.scheduler,
             interval_ms=self.config.retention_check_interval_ms,
         )
@@ -362,6 +371,8 @@ class Node:
         self.balancer.close()
         self.compactor.close()
         self.retention.close()
+        self.settled_files.close()
+        self.removals.close()
         self.layouts.stop()
         clean = self.topics.close()
         try:

@@ -70,6 +70,8 @@ class Topics:
         self._on_failure = on_failure
         self.forget_partition: Callable[[Partition], None] = lambda _: None
         """Called for each partition of a topic that is being deleted, so that transactions let go of it."""
+        self.on_segment_sealed: Callable[[Topic, int], None] = lambda _, __: None
+        """Called when the footer of a segment is durable."""
 
     def __iter__(self) -> Iterator[Topic]:
         return iter(self._by_name.values())
@@ -275,6 +277,9 @@ class Topics:
             partial(layouts.with_sealed, segment_id=segment_id, end_offsets=end_offsets),
             lambda _: None,
         )
+        topic = self._by_name.get(name)
+        if topic is not None:
+            self.on_segment_sealed(topic, segment_id)
 
     def reshape(
         self, topic: Topic, owner: ReshapeOwner, parents: Sequence[RangeLog], spans: Sequence[tuple[int, int]]
