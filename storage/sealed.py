@@ -40,7 +40,7 @@ class NotSettled(Exception):
 
 
 class TimePoint(NamedTuple):
-    """At `offset` come records later than all before; `timestamp_ms` is the latest one up to the next point."""
+    """The run of batches that begins at `offset` has a later record than all before it: `timestamp_ms`."""
 
     timestamp_ms: int
     offset: int
@@ -160,7 +160,7 @@ class SealedSegment:
             yield batch
 
     def time_index(self, partition: int) -> list[TimePoint]:
-        """The latest timestamps along the partition, as exact as the index: at most a run of batches (16 KiB) apart."""
+        """Where the latest timestamp grows, as exact as the index is: runs of batches, of 16 KiB or one batch each."""
         index = self.partitions[partition]
         self._segment.load(index)
         points: list[TimePoint] = []

@@ -206,8 +206,11 @@ def read_settled(disk: Disk, segment_path: str, salt: int) -> Settled | None:
         file.close()
 
 
-def decode_settled(data: bytes, path: str, salt: int) -> Settled:
-    """Raises CorruptLog where it is damaged or another segment's, UnknownFormat for another version."""
+def decode_settled(data: bytes, path: str, salt: int | None) -> Settled:
+    """`salt` is that of the segment that it should belong to; None: of any.
+
+    Raises CorruptLog where it is damaged or another segment's, UnknownFormat for another version.
+    """
     if len(data) < SETTLED_HEADER_BYTES:
         raise CorruptLog(path, len(data), "the file ends inside its header")
     if data[:8] != _MAGIC:
@@ -223,7 +226,7 @@ def decode_settled(data: bytes, path: str, salt: int) -> Settled:
     body = memoryview(data)[SETTLED_HEADER_BYTES:]
     if len(body) != size or crc32c(body) != body_crc:
         raise CorruptLog(path, SETTLED_HEADER_BYTES, "the outcomes are damaged")
-    if found_salt != salt:
+    if salt not in (None, found_salt):
         raise CorruptLog(path, 0, "it belongs to another segment file")
     unpacker = msgpack.Unpacker(use_list=True, max_buffer_size=len(body) + 1)
     unpacker.feed(body)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from support.sim_node import SimNode
 
 from storage.format import settled_path
@@ -64,3 +66,19 @@ def committed_on_disk(world: SimNode, partition: int) -> list[bytes]:
                 start = segment.partitions[partition].start_offset
                 found.append((start, committed_values(segment, partition)))
     return [value for _, values in sorted(found) for value in values]
+
+
+def export(world: SimNode, root: Path) -> Path:
+    """Write the simulated disk to a real folder, as it stands."""
+
+    def walk(folder: str) -> None:
+        (root / folder).mkdir(parents=True, exist_ok=True)
+        for name in world.disk.list(folder):
+            path = f"{folder}/{name}" if folder else name
+            try:
+                (root / path).write_bytes(world.disk.content(path))
+            except IsADirectoryError:
+                walk(path)
+
+    walk("")
+    return root
