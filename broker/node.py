@@ -194,6 +194,7 @@ class Node:
         )
         settled = SettledSegments(settlement)
         self.removals = Removals(self._disk, self.scheduler)
+        self.topics.remove_later = self.removals.remove_folder
         self.settled_files = SettledFiles(self.topics, settled, self._disk, self.scheduler)
         self.compactor = Compactor(
             self.topics,

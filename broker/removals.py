@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from storage.clock import Scheduler, Timer
 from storage.disk import Disk
+from storage.files import delete_files
 from storage.format import settled_path
 
 log = logging.getLogger("sealog")
@@ -53,6 +54,23 @@ class Removals:
             self._try(sidecar, FIRST_RETRY_MS, _nothing, go_on)
         else:
             go_on()
+
+    def remove_folder(self, directory: str, error: OSError, retry_ms: int = FIRST_RETRY_MS) -> None:
+        """Try again to remove a deleted topic's folder, of which something could not be removed."""
+        if self._closed or directory in self._retries:
+            return
+        log.warning("%s cannot be removed, tried again in %d s: %s", directory, retry_ms // 1000, error)
+
+        def retry() -> None:
+            del self._retries[directory]
+            try:
+                delete_files(self._disk, directory)
+            except OSError as again:
+                self.remove_folder(directory, again, min(2 * retry_ms, LAST_RETRY_MS))
+            else:
+                log.warning("%s is removed at last", directory)
+
+        self._retries[directory] = self._scheduler.call_later(retry_ms, retry)
 
     def _try(self, path: str, retry_ms: int, removed: Callable[[], None], tried: Callable[[], None]) -> None:
         """`tried` after this attempt, whatever came of it."""

@@ -72,6 +72,8 @@ class Topics:
         """Called for each partition of a topic that is being deleted, so that transactions let go of it."""
         self.on_segment_sealed: Callable[[Topic, int], None] = lambda _, __: None
         """Called when the footer of a segment is durable."""
+        self.remove_later: Callable[[str, OSError], None] = lambda _, __: None
+        """Called with the folder of a deleted topic in which something is left."""
 
     def __iter__(self) -> Iterator[Topic]:
         return iter(self._by_name.values())
@@ -334,8 +336,7 @@ class Topics:
             try:
                 log.delete()
             except OSError as error:
-                # The topic is gone all the same; the next start removes folders that no topic names.
-                self._on_failure(storage_error(f"topic {topic.name!r}", error))
+                self.remove_later(log.directory, error)
 
     def reconfigure(self, config: BrokerConfig) -> None:
         """Other defaults of the broker are in force, for topics that set nothing else."""
