@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
+from storage.zeros import used_bytes
 from txn.metastore.errors import CorruptStore, UnknownFormat
 from txn.metastore.schema import MAX_FRAME_BYTES
 
@@ -116,7 +117,7 @@ class FrameReader:
 
     def feed(self, data: bytes) -> list[Frame]:
         """The good frames that end in these bytes, in order; none once there was damage."""
-        used = len(data.rstrip(b"\0"))
+        used = used_bytes(data)
         if used:
             self._last_used = self._position + len(self._data) + used
         self._data = self._data + data if self._data else data
