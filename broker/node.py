@@ -36,6 +36,7 @@ from txn.coordinator import Coordinator, TxnConfig
 from txn.ending import Ending
 from txn.metastore import MetaStore, Options, Put, StoreFailed
 from txn.offsets import GroupOffsets
+from txn.outcomes import forget_left_over
 from txn.partition import Partition
 from txn.recovery import Recovered, TransactionRecovery
 from txn.settlement import Settlement
@@ -139,7 +140,7 @@ class Node:
             term=term,
             on_failure=self._log_failed,
         )
-        self.changes = TopicChanges(self._disk, self.store, self.topics)
+        self.changes = TopicChanges(self._disk, self.store, self.scheduler, self.topics)
         self.layouts = LayoutController(
             self.topics, self.topics.layout_store, max_ranges=self.config.limits.ranges_per_topic
         )
@@ -176,6 +177,7 @@ class Node:
             fence_term=fence_term,
         )
         self.coordinator.restore(recovered.ids, recovered.groups)
+        forget_left_over(self.store, self.scheduler, self.topics.segment_topics().keys())
         self._configure_id_expiry()
         self.store.when_failed(lambda error: log.error("the metadata store has failed: %s", error))
         self.topics.forget_partition = self._forget_partition

@@ -1,7 +1,7 @@
 """Deleting by age and size, and rolling by age so that there is something to delete (design, section 11).
 
-Log starts move first, durably; then one write takes the segments out of the layout, with what is known of their
-outcomes; then the files go. A crash between any two of these leaves a topic that opens, and the next sweep goes on.
+Log starts move first, durably; then one write takes the segments out of the layout; then what is known of their
+outcomes goes, and the files. A crash between any two of these leaves a topic that opens, and the next sweep goes on.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from storage.clock import Periodic, Scheduler
 from storage.range_log import RangeLog
 from storage.retention import Candidate, Policy, Verdict, decide
 from storage.segment import Segment
-from txn import keys
-from txn.metastore import Delete, MetaStore, Op
+from txn.metastore import MetaStore
+from txn.outcomes import forget_segments
 from wire.errors import KafkaError
 
 log = logging.getLogger("sealog")
@@ -176,20 +176,15 @@ class Retention:
         if not removed:
             self._busy.discard(topic)
             return
-        ops: list[Op] = []
-        for segment_id in verdict.remove:
-            ops.append(Delete(keys.resolved(segment_id)))
-            ops += [Delete(key) for key, _ in self._store.scan(keys.aborted_in(segment_id))]
 
         def changed(error: Exception | None) -> None:
             self._busy.discard(topic)
             if error is not None or self._closed or self._topics.get(topic.name) is not topic:
                 return  # tried again by the next sweep, or by the next start
+            forget_segments(self._store, self._scheduler, verdict.remove)
             self._remove_files(topic, verdict)
 
-        self._topics.layout_store.change(
-            topic.name, lambda layout: layouts.without(layout, removed), changed, more_ops=ops
-        )
+        self._topics.layout_store.change(topic.name, lambda layout: layouts.without(layout, removed), changed)
 
     def _remove_files(self, topic: Topic, verdict: Verdict) -> None:
         removed = set(verdict.remove)

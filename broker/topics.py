@@ -27,6 +27,7 @@ from storage.reshape import Reshape, ReshapeOwner
 from txn import keys
 from txn.id_blocks import IdBlocks
 from txn.metastore import ABSENT, Delete, MetaStore, Op, Put, StoreFailed
+from txn.outcomes import forget_segments
 from txn.partition import Partition
 from wire.errors import ErrorCode, KafkaError
 
@@ -307,9 +308,7 @@ class Topics:
         ops: list[Op] = [Delete(keys.topic(name)), Delete(keys.layout(name)), Delete(keys.log_starts(name))]
         ops += more_ops
         layout = self._store.get(keys.layout(topic.name))
-        for segment in layout.value["segments"] if layout else ():
-            ops.append(Delete(keys.resolved(segment["id"])))
-            ops += [Delete(key) for key, _ in self._store.scan(keys.aborted_in(segment["id"]))]
+        segments = [segment["id"] for segment in layout.value["segments"]] if layout else []
         try:
             lsn = self._store.apply(ops).lsn
         except StoreFailed as failure:
@@ -324,6 +323,7 @@ class Topics:
 
         def durable(error: Exception | None) -> None:
             if error is None:
+                forget_segments(self._store, self._scheduler, segments)
                 self._remove_files(topic)
             for partition in topic.partitions:
                 partition.wake()  # waiting fetches answer that the topic is gone
