@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from broker.config import BrokerConfig
-from broker.topic_config import ConfigType
+from broker.topic_config import ConfigType, text_of
 from wire.errors import ErrorCode, KafkaError
 
 
@@ -44,20 +44,40 @@ _NAMES = {
     "advertised_listener": "advertised.listeners",
     "auto_create_topics": "auto.create.topics.enable",
     "segment_bytes": "log.segment.bytes",
+    "segment_ms": "log.roll.ms",
+    "retention_ms": "log.retention.ms",
+    "retention_bytes": "log.retention.bytes",
+    "retention_check_interval_ms": "log.retention.check.interval.ms",
+    "cleanup_policy": "log.cleanup.policy",
+    "compaction_interval_ms": "log.cleaner.backoff.ms",
+    "delete_retention_ms": "log.cleaner.delete.retention.ms",
+    "min_cleanable_dirty_ratio": "log.cleaner.min.cleanable.ratio",
+    "min_compaction_lag_ms": "log.cleaner.min.compaction.lag.ms",
+    "max_compaction_lag_ms": "log.cleaner.max.compaction.lag.ms",
 }
 """Kafka's names of fields, where they are not the field's with dots."""
 
 _DYNAMIC = {
     "auto_create_topics": "Whether a topic that is asked for by name is made if it does not exist.",
+    "cleanup_policy": "What happens to old data of topics that set nothing else: delete, compact, or both.",
+    "delete_retention_ms": "How long the marks of deleted keys outlive a compaction, in ms; topics may set their own.",
     "group_initial_rebalance_delay_ms": "How long an empty group waits for more than its first member, in ms.",
     "group_max_session_timeout_ms": "The longest session timeout that a member of a group may ask for, in ms.",
     "group_min_session_timeout_ms": "The shortest session timeout that a member of a group may ask for, in ms.",
+    "max_compaction_lag_ms": "When a record must have been looked at by compaction, in ms; topics may set their own.",
     "message_max_bytes": "The largest record batch that is taken, in bytes; topics may set their own.",
+    "min_cleanable_dirty_ratio": "Which part of a log must be uncompacted for a compaction to begin; topics may set "
+    "their own.",
+    "min_compaction_lag_ms": "How long a record is left alone by compaction, in ms; topics may set their own.",
     "num_partitions": "Partitions of topics that are created without a number.",
     "offsets_retention_check_interval_ms": "How often offsets of groups that are gone are looked for, in ms.",
     "offsets_retention_minutes": "How long a group's offsets are kept after its last member left, in minutes.",
     "producer_id_expiration_ms": "How long a partition remembers a producer that writes nothing, in ms.",
+    "retention_bytes": "How much data is kept, in bytes, times the number of a topic's partitions; -1: all. Topics may "
+    "set their own.",
+    "retention_ms": "How long data is kept, in ms; -1: for ever. Topics may set their own.",
     "segment_bytes": "The size at which a segment is sealed, in bytes; topics may set their own.",
+    "segment_ms": "The age at which a segment is sealed though it is not full, in ms; topics may set their own.",
     "transaction_max_timeout_ms": "The longest transaction timeout that a producer may ask for, in ms.",
     "transaction_remove_expired_transaction_cleanup_interval_ms": "How often transactional ids that nobody uses are "
     "looked for, in ms.",
@@ -69,6 +89,7 @@ _DYNAMIC = {
 _TYPES = {
     bool: ConfigType.BOOLEAN,
     int: ConfigType.LONG,
+    float: ConfigType.DOUBLE,
     str: ConfigType.STRING,
     list: ConfigType.LIST,
 }
@@ -171,10 +192,21 @@ class BrokerSettings:
         default, static = getattr(BrokerConfig(), field), getattr(self._static, field)
         chain = [(_SOURCES[level], values[name]) for level, values in self._set.items() if name in values]
         if static != default:
-            chain.append((Source.STATIC, _text(static)))
-        chain.append((Source.DEFAULT, _text(default)))
+            chain.append((Source.STATIC, text_of(static)))
+        chain.append((Source.DEFAULT, text_of(default)))
         kind = _TYPES.get(type(static), ConfigType.STRING)
         return Entry(name, kind, field not in _DYNAMIC, tuple(chain), _DYNAMIC.get(field, ""))
+
+    def list_default(self, name: str) -> str:
+        """What a list has where nothing is set.
+
+        Raises:
+            KafkaError: INVALID_CONFIG where it is no list.
+        """
+        static = getattr(self._static, find(name))
+        if not isinstance(static, list):
+            raise KafkaError(ErrorCode.invalid_config, f"{name} is not a list of values")
+        return text_of(static)
 
     def entries(self) -> Iterator[Entry]:
         """Every setting."""
@@ -206,21 +238,23 @@ class BrokerSettings:
         return config
 
 
-def _text(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list):
-        return ",".join(map(str, value))
-    return "" if value is None else str(value)
-
-
 def _parsed(name: str, text: str) -> object:
     """The text as the field's type."""
-    if isinstance(getattr(BrokerConfig(), FIELDS[name]), bool):
+    default = getattr(BrokerConfig(), FIELDS[name])
+    if isinstance(default, list):
+        return [part.strip() for part in text.split(",") if part]
+    if isinstance(default, float):
+        try:
+            return float(text)
+        except ValueError:
+            raise KafkaError(
+                ErrorCode.invalid_config, f"{name} = {text!r} is refused: a number is needed"
+            ) from None
+    if isinstance(default, bool):
         if text.lower() not in ("true", "false"):
             raise KafkaError(ErrorCode.invalid_config, f"{name} = {text!r} is refused: true or false")
         return text.lower() == "true"
     digits = text.removeprefix("-")
-    if not (digits.isascii() and digits.isdigit() and len(digits) <= 18):
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 19 and int(digits) < 1 << 63):
         raise KafkaError(ErrorCode.invalid_config, f"{name} = {text!r} is refused: a whole number is needed")
     return int(text)

@@ -13,13 +13,14 @@ import click
 from broker.config import ConfigError, load
 
 LATER = {
+    "dump": ("broker.dump_command", "dump"),
     "group-transactions": ("broker.group_commands", "group_transactions"),
     "layout": ("broker.layout_commands", "layout"),
     "merge": ("broker.layout_commands", "merge"),
     "seal": ("broker.layout_commands", "seal"),
     "split": ("broker.layout_commands", "split"),
 }
-"""Commands that talk to a broker, and where they are."""
+"""Commands that are not needed to serve, and where they are."""
 
 
 class Commands(click.Group):

@@ -8,15 +8,17 @@ from functools import partial
 from typing import Protocol
 
 from broker import layouts, topic_config
+from broker.removals import Removals
+from broker.settled_files import settled_partitions
+from broker.settled_segments import SettledSegments
 from broker.topic import Topic
 from broker.topics import Topics
 from storage.clock import Periodic, Scheduler
 from storage.compaction import Candidate, Choice, Job, JobDone, JobSegment, Outcome, Policy, Rewritten, choose
 from storage.disk import Disk
-from storage.format import segment_name
+from storage.format import segment_name, settled_name
 from storage.layout import LayoutChanged
 from storage.segment import Segment
-from txn.settlement import Settlement
 
 log = logging.getLogger("sealog")
 
@@ -33,7 +35,8 @@ class Compactor:
     def __init__(
         self,
         topics: Topics,
-        settlement: Settlement,
+        settled: SettledSegments,
+        removals: Removals,
         disk: Disk,
         scheduler: Scheduler,
         worker: Worker,
@@ -43,7 +46,8 @@ class Compactor:
     ) -> None:
         self._topics = topics
         self._layout_store = topics.layout_store
-        self._settlement = settlement
+        self._settled = settled
+        self._removals = removals
         self._disk = disk
         self._scheduler = scheduler
         self._worker = worker
@@ -92,7 +96,7 @@ class Compactor:
             int(setting("delete.retention.ms")),
             float(setting("min.cleanable.dirty.ratio")),
         )
-        unsettled = self._settlement.unsettled_segments()
+        is_settled = self._settled.look()
         segments = self._segments(topic)
         candidates = []
         for record in layout["segments"]:
@@ -105,9 +109,7 @@ class Compactor:
                     tuple(record["parents"]),
                     segment.file_size,
                     max((index.max_timestamp for index in segment.indexes.values()), default=-1),
-                    record["state"] == "SEALED"
-                    and segment.segment_id not in unsettled
-                    and self._is_stable(topic, segment),
+                    is_settled(topic, segment),
                     record["cleaned_ms"],
                     record["tombstones"],
                 )
@@ -118,16 +120,10 @@ class Compactor:
     def _segments(topic: Topic) -> dict[int, Segment]:
         return {number: one for number, one in topic.segments().items() if one.state == "SEALED"}
 
-    @staticmethod
-    def _is_stable(topic: Topic, segment: Segment) -> bool:
-        return all(
-            index.end_offset <= topic.partitions[partition].last_stable_offset
-            for partition, index in segment.indexes.items()
-        )
-
     def _job(self, topic: Topic, choice: Choice) -> Job:
         segments = self._segments(topic)
         return Job(
+            topic=topic.name,
             directory=layouts.directory(topic.name, topic.id),
             segments=[
                 JobSegment(
@@ -135,15 +131,7 @@ class Compactor:
                     generation=segments[segment_id].header.generation,
                     learn=segment_id in choice.dirty,
                     without_tombstones=segment_id in choice.without_tombstones,
-                    aborted={
-                        partition: found
-                        for partition, index in segments[segment_id].indexes.items()
-                        if (
-                            found := topic.partitions[partition].transactions.aborted_within(
-                                index.start_offset, index.end_offset - 1
-                            )
-                        )
-                    },
+                    outcomes=dict(settled_partitions(topic, segments[segment_id])),
                 )
                 for segment_id in choice.segments
             ],
@@ -198,9 +186,7 @@ class Compactor:
                 if old in ranges.segments:
                     ranges.replace_segment(old, new)
             old.close()
-            with contextlib.suppress(OSError):
-                # What cannot be removed now a start removes.
-                self._disk.start_remove(old.path, lambda _: None)
+            self._removals.remove_segment(old.path, partial(log.info, "%s is deleted", old.path))
             log.info(
                 "%s: segment %d compacted from %d to %d bytes, from %d to %d records",
                 topic.name,
@@ -218,5 +204,10 @@ class Compactor:
         }
         for one in rewritten:
             if current.get(one.segment_id) != one.generation:
-                with contextlib.suppress(OSError):
-                    self._disk.remove(f"{directory}/{segment_name(one.segment_id, one.generation)}")
+                # Not tried again: the next job, which gives its files these names, removes what is left.
+                for name in (
+                    settled_name(one.segment_id, one.generation),
+                    segment_name(one.segment_id, one.generation),
+                ):
+                    with contextlib.suppress(OSError):
+                        self._disk.remove(f"{directory}/{name}")

@@ -56,6 +56,19 @@ class BrokerConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_o
     auto_create_topics: bool = True
     message_max_bytes: Positive = 1_048_588
     segment_bytes: Annotated[int, Meta(ge=1 << 16, le=(1 << 31) - 1)] = 1 << 30
+    retention_ms: Annotated[int, Meta(ge=-1)] = -1
+    """This and the next seven: of topics that set nothing else. -1: no limit."""
+    retention_bytes: Annotated[int, Meta(ge=-1)] = -1
+    """Per partition; a topic's sealed segments together may have so much for each of its partitions."""
+    segment_ms: Positive = 604_800_000
+    """The age at which a segment is sealed."""
+    cleanup_policy: Annotated[list[Literal["delete", "compact"]], Meta(min_length=1)] = msgspec.field(
+        default_factory=lambda: ["delete"]
+    )
+    delete_retention_ms: NotNegative = 86_400_000
+    min_cleanable_dirty_ratio: Annotated[float, Meta(ge=0, le=1)] = 0.5
+    min_compaction_lag_ms: NotNegative = 0
+    max_compaction_lag_ms: Positive = (1 << 63) - 1
     flush_linger_ms: NotNegative = 20
     """How long written bytes that nobody waits for may stay unflushed."""
     flush_threads: Positive = 4

@@ -21,7 +21,10 @@ from broker.layout_controller import LayoutController
 from broker.layout_load import LayoutBalancer
 from broker.layout_policy import Decision, Policy
 from broker.offset_expiry import OffsetExpiry
+from broker.removals import Removals
 from broker.retention import Retention
+from broker.settled_files import SettledFiles
+from broker.settled_segments import SettledSegments
 from broker.topic import Topic
 from broker.topic_changes import TopicChanges
 from broker.topics import Topics, storage_error
@@ -33,6 +36,7 @@ from txn.coordinator import Coordinator, TxnConfig
 from txn.ending import Ending
 from txn.metastore import MetaStore, Options, Put, StoreFailed
 from txn.offsets import GroupOffsets
+from txn.outcomes import forget_left_over
 from txn.partition import Partition
 from txn.recovery import Recovered, TransactionRecovery
 from txn.settlement import Settlement
@@ -85,6 +89,8 @@ class Node:
         self.balancer: LayoutBalancer
         self.compactor: Compactor
         self.retention: Retention
+        self.removals: Removals
+        self.settled_files: SettledFiles
         self.offsets: GroupOffsets
         self.coordinator: Coordinator
         self.groups: Groups
@@ -134,7 +140,7 @@ class Node:
             term=term,
             on_failure=self._log_failed,
         )
-        self.changes = TopicChanges(self._disk, self.store, self.topics)
+        self.changes = TopicChanges(self._disk, self.store, self.scheduler, self.topics)
         self.layouts = LayoutController(
             self.topics, self.topics.layout_store, max_ranges=self.config.limits.ranges_per_topic
         )
@@ -171,6 +177,7 @@ class Node:
             fence_term=fence_term,
         )
         self.coordinator.restore(recovered.ids, recovered.groups)
+        forget_left_over(self.store, self.scheduler, self.topics.segment_topics().keys())
         self._configure_id_expiry()
         self.store.when_failed(lambda error: log.error("the metadata store has failed: %s", error))
         self.topics.forget_partition = self._forget_partition
@@ -187,9 +194,14 @@ class Node:
             automatic=self.config.layout_automatic,
             on_decision=self._log_decision,
         )
+        settled = SettledSegments(settlement)
+        self.removals = Removals(self._disk, self.scheduler)
+        self.topics.remove_later = self.removals.remove_folder
+        self.settled_files = SettledFiles(self.topics, settled, self._disk, self.scheduler)
         self.compactor = Compactor(
             self.topics,
-            self._settlement,
+            settled,
+            self.removals,
             self._disk,
             self.scheduler,
             self._compaction_worker,
@@ -200,8 +212,8 @@ class Node:
             self.topics,
             self.changes,
             self.store,
-            self._settlement,
-            self._disk,
+            settled,
+            self.removals,
             self.scheduler,
             interval_ms=self.config.retention_check_interval_ms,
         )
@@ -362,6 +374,8 @@ class Node:
         self.balancer.close()
         self.compactor.close()
         self.retention.close()
+        self.settled_files.close()
+        self.removals.close()
         self.layouts.stop()
         clean = self.topics.close()
         try:

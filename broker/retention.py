@@ -1,26 +1,26 @@
 """Deleting by age and size, and rolling by age so that there is something to delete (design, section 11).
 
-Log starts move first, durably; then one write takes the segments out of the layout, with what is known of their
-outcomes; then the files go. A crash between any two of these leaves a topic that opens, and the next sweep goes on.
+Log starts move first, durably; then one write takes the segments out of the layout; then what is known of their
+outcomes goes, and the files. A crash between any two of these leaves a topic that opens, and the next sweep goes on.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
+from functools import partial
 
 from broker import layouts, topic_config
+from broker.removals import Removals
+from broker.settled_segments import SettledSegments
 from broker.topic import Topic
 from broker.topic_changes import TopicChanges
 from broker.topics import Topics
 from storage.clock import Periodic, Scheduler
-from storage.disk import Disk
 from storage.range_log import RangeLog
 from storage.retention import Candidate, Policy, Verdict, decide
 from storage.segment import Segment
-from txn import keys
-from txn.metastore import Delete, MetaStore, Op
-from txn.settlement import Settlement
+from txn.metastore import MetaStore
+from txn.outcomes import forget_segments
 from wire.errors import KafkaError
 
 log = logging.getLogger("sealog")
@@ -34,8 +34,8 @@ class Retention:
         topics: Topics,
         changes: TopicChanges,
         store: MetaStore,
-        settlement: Settlement,
-        disk: Disk,
+        settled: SettledSegments,
+        removals: Removals,
         scheduler: Scheduler,
         *,
         interval_ms: int,
@@ -43,8 +43,8 @@ class Retention:
         self._topics = topics
         self._changes = changes
         self._store = store
-        self._settlement = settlement
-        self._disk = disk
+        self._settled = settled
+        self._removals = removals
         self._scheduler = scheduler
         self._busy: set[Topic] = set()
         self._closed = False
@@ -97,7 +97,7 @@ class Retention:
     # -- what there is
 
     def _candidates(self, topic: Topic) -> list[Candidate]:
-        unsettled = self._settlement.unsettled_segments()
+        is_settled = self._settled.look()
         segments = topic.segments()
         layout = self._topics.layout_store.get(topic.name)
         needed = {parent for ranges in topic.ranges for parent in self._needed_by(ranges)}
@@ -110,7 +110,7 @@ class Retention:
                         topic,
                         segments[segment_id],
                         tuple(record["parents"]),
-                        unsettled=segment_id in unsettled,
+                        ready=is_settled(topic, segments[segment_id]),
                         needed=segment_id in needed,
                     )
                 )
@@ -126,14 +126,12 @@ class Retention:
 
     @staticmethod
     def _candidate(
-        topic: Topic, segment: Segment, parents: tuple[int, ...], *, unsettled: bool, needed: bool
+        topic: Topic, segment: Segment, parents: tuple[int, ...], *, ready: bool, needed: bool
     ) -> Candidate:
-        ready = segment.state == "SEALED" and not unsettled
         hidden = True
         for number, index in segment.indexes.items():
-            partition = topic.partitions[number]
-            ready = ready and (not index.runs or index.end_offset <= partition.last_stable_offset)
-            hidden = hidden and (not index.runs or index.end_offset <= partition.log_start_offset)
+            log_start = topic.partitions[number].log_start_offset
+            hidden = hidden and (not index.runs or index.end_offset <= log_start)
         return Candidate(
             segment.segment_id,
             parents,
@@ -178,20 +176,15 @@ class Retention:
         if not removed:
             self._busy.discard(topic)
             return
-        ops: list[Op] = []
-        for segment_id in verdict.remove:
-            ops.append(Delete(keys.resolved(segment_id)))
-            ops += [Delete(key) for key, _ in self._store.scan(keys.aborted_in(segment_id))]
 
         def changed(error: Exception | None) -> None:
             self._busy.discard(topic)
             if error is not None or self._closed or self._topics.get(topic.name) is not topic:
                 return  # tried again by the next sweep, or by the next start
+            forget_segments(self._store, self._scheduler, verdict.remove)
             self._remove_files(topic, verdict)
 
-        self._topics.layout_store.change(
-            topic.name, lambda layout: layouts.without(layout, removed), changed, more_ops=ops
-        )
+        self._topics.layout_store.change(topic.name, lambda layout: layouts.without(layout, removed), changed)
 
     def _remove_files(self, topic: Topic, verdict: Verdict) -> None:
         removed = set(verdict.remove)
@@ -203,10 +196,8 @@ class Retention:
                     ranges.drop_segment(segment)
         for segment_id, segment in files.items():
             segment.close()
-            with contextlib.suppress(OSError):
-                # What cannot be removed now a start removes.
-                self._disk.start_remove(segment.path, lambda _: None)
-            log.info("%s: segment %d is deleted: %s", topic.name, segment_id, verdict.reasons[segment_id])
+            log.info("%s: segment %d goes: %s", topic.name, segment_id, verdict.reasons[segment_id])
+            self._removals.remove_segment(segment.path, partial(log.info, "%s is deleted", segment.path))
 
 
 def _newest_ms(segment: Segment) -> int:

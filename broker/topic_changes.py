@@ -8,20 +8,21 @@ file is durable before the layout names it; a file that no layout names is remov
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 from broker import layouts
 from broker.topic import Topic
 from broker.topics import Topics, storage_error
+from storage.clock import Scheduler
 from storage.disk import Disk
 from storage.files import delete_files
 from storage.layout import SegmentInfo
 from storage.range_log import RangeLog
 from txn import keys
-from txn.metastore import Delete, MetaStore, Op, Put, StoreFailed
-from txn.partition import Partition
+from txn.metastore import MetaStore, Op, Put, StoreFailed
+from txn.outcomes import delete_in_batches
 from wire.errors import ErrorCode, KafkaError
 
 Done = Callable[[KafkaError | None], None]
@@ -31,9 +32,10 @@ Done = Callable[[KafkaError | None], None]
 class TopicChanges:
     """Changes topics of one node. The caller has checked what is asked for."""
 
-    def __init__(self, disk: Disk, store: MetaStore, topics: Topics) -> None:
+    def __init__(self, disk: Disk, store: MetaStore, scheduler: Scheduler, topics: Topics) -> None:
         self._disk = disk
         self._store = store
+        self._scheduler = scheduler
         self._topics = topics
         self._growing: dict[Topic, list[Callable[[], None]]] = {}
         """Topics that grow just now, and who waits in line to let them grow further."""
@@ -161,7 +163,7 @@ class TopicChanges:
     def move_log_starts(self, topic: Topic, offsets: Mapping[int, int], done: Done) -> None:
         """DeleteRecords: these partitions begin at these offsets, none of them above its high watermark.
 
-        A log start that is higher already stays. Aborted ranges below are forgotten in the same batch.
+        A log start that is higher already stays. Aborted ranges below are forgotten after that, or with their segment.
         Errors: KAFKA_STORAGE_ERROR.
         """
         key = keys.log_starts(topic.name)
@@ -171,23 +173,22 @@ class TopicChanges:
         for index, offset in offsets.items():
             if offset > max(known.get(index, 0), topic.partitions[index].log_start_offset):
                 known[index] = offset
-                ops += self._forget_aborted_ops(topic.partitions[index], offset)
         if record is None or known != record.value:
             ops.append(Put(key, known))
 
         def in_force() -> None:
             for index, offset in offsets.items():
                 topic.partitions[index].advance_log_start(offset)
+            delete_in_batches(self._store, self._scheduler, lambda: self._aborted_below(topic, offsets))
 
         self._apply(topic, ops, in_force, done)
 
-    def _forget_aborted_ops(self, partition: Partition, offset: int) -> list[Op]:
-        ops: list[Op] = []
-        for segment_id in partition.segments_below(offset):
-            for key, record in self._store.scan(keys.aborted_in(segment_id, partition.index)):
-                if record.value[0] < offset:
-                    ops.append(Delete(key))
-        return ops
+    def _aborted_below(self, topic: Topic, offsets: Mapping[int, int]) -> Iterator[str]:
+        for index, offset in offsets.items():
+            for segment_id in topic.partitions[index].segments_below(offset):
+                for key, record in self._store.scan(keys.aborted_in(segment_id, index)):
+                    if record.value[0] < offset:
+                        yield key
 
     # -- shared
 

@@ -45,7 +45,16 @@ class Setting:
 
     def default_of(self, config: BrokerConfig) -> str:
         """What a topic has that sets nothing."""
-        return self.default if self.field is None else str(getattr(config, self.field))
+        return self.default if self.field is None else text_of(getattr(config, self.field))
+
+
+def text_of(value: object) -> str:
+    """A setting's value as Kafka spells it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return "" if value is None else str(value)
 
 
 _WHOLE = re.compile(r"-?[0-9]{1,19}")
@@ -95,7 +104,7 @@ _bool = _one_of("true", "false")
 _SETTINGS = (
     Setting("cleanup.policy", _LIST, "delete", _list_of("delete", "compact"),
             "What happens to old data: delete (by age or size), compact (the last value of each key stays), or both.",
-            "log.cleanup.policy"),
+            "log.cleanup.policy", "cleanup_policy"),
     Setting("compression.gzip.level", _INT, "-1", _number(-1, 9),
             _NO_EFFECT + "batches are kept as the producer compressed them.", "compression.gzip.level"),
     Setting("compression.lz4.level", _INT, "9", _number(1, 17),
@@ -106,7 +115,7 @@ _SETTINGS = (
             _NO_EFFECT + "batches are kept as the producer compressed them.", "compression.zstd.level"),
     Setting("delete.retention.ms", _LONG, "86400000", _number(0, _I64),
             "How long the marks of deleted keys outlive a compaction, in ms.",
-            "log.cleaner.delete.retention.ms"),
+            "log.cleaner.delete.retention.ms", "delete_retention_ms"),
     Setting("file.delete.delay.ms", _LONG, "0", _number(0, _I64),
             _NO_EFFECT + "files of deleted topics are removed at once.", "log.segment.delete.delay.ms"),
     Setting("flush.messages", _LONG, str(_I64), _number(1, _I64),
@@ -119,7 +128,7 @@ _SETTINGS = (
             _NO_EFFECT + "the index has an entry per run of batches.", "log.index.interval.bytes"),
     Setting("max.compaction.lag.ms", _LONG, str(_I64), _number(1, _I64),
             "When a record must have been looked at by compaction, in ms.",
-            "log.cleaner.max.compaction.lag.ms"),
+            "log.cleaner.max.compaction.lag.ms", "max_compaction_lag_ms"),
     Setting("max.message.bytes", _INT, "1048588", _number(0, 100 << 20),
             "The largest record batch that is taken, in bytes.", "message.max.bytes", "message_max_bytes"),
     Setting("message.timestamp.after.max.ms", _LONG, "3600000", _number(0, _I64),
@@ -134,10 +143,10 @@ _SETTINGS = (
             "log.message.timestamp.type"),
     Setting("min.cleanable.dirty.ratio", _DOUBLE, "0.5", _fraction,
             "Which part of a log must be uncompacted for a compaction to begin.",
-            "log.cleaner.min.cleanable.ratio"),
+            "log.cleaner.min.cleanable.ratio", "min_cleanable_dirty_ratio"),
     Setting("min.compaction.lag.ms", _LONG, "0", _number(0, _I64),
             "How long a record is left alone by compaction, in ms.",
-            "log.cleaner.min.compaction.lag.ms"),
+            "log.cleaner.min.compaction.lag.ms", "min_compaction_lag_ms"),
     Setting("min.insync.replicas", _INT, "1", _number(1, 1),
             "Replicas that must have a write before acks=all is answered.", "min.insync.replicas"),
     Setting("preallocate", _BOOLEAN, "true", _bool,
@@ -145,9 +154,9 @@ _SETTINGS = (
     Setting("remote.storage.enable", _BOOLEAN, "false", _one_of("false"), "There is no tiered storage."),
     Setting("retention.bytes", _LONG, "-1", _number(-1, _I64),
             "How much data is kept, in bytes, times the number of partitions: sealed segments beyond it go, the oldest "
-            "first; -1: all.", "log.retention.bytes"),
+            "first; -1: all.", "log.retention.bytes", "retention_bytes"),
     Setting("retention.ms", _LONG, "-1", _number(-1, _I64),
-            "How long data is kept, in ms; -1: for ever.", "log.retention.ms"),
+            "How long data is kept, in ms; -1: for ever.", "log.retention.ms", "retention_ms"),
     Setting("segment.bytes", _INT, str(1 << 30), _number(1 << 16, _I32),
             "The size at which a segment is sealed and the next one begins, in bytes.",
             "log.segment.bytes", "segment_bytes"),
@@ -156,7 +165,7 @@ _SETTINGS = (
     Setting("segment.jitter.ms", _LONG, "0", _number(0, _I64),
             _NO_EFFECT + "segments are looked at one after another.", "log.roll.jitter.ms"),
     Setting("segment.ms", _LONG, "604800000", _number(1, _I64),
-            "The age at which a segment is sealed though it is not full, in ms.", "log.roll.ms"),
+            "The age at which a segment is sealed though it is not full, in ms.", "log.roll.ms", "segment_ms"),
     Setting("unclean.leader.election.enable", _BOOLEAN, "false", _bool,
             _NO_EFFECT + "there is one replica.", "unclean.leader.election.enable"),
 )

@@ -27,6 +27,7 @@ from storage.reshape import Reshape, ReshapeOwner
 from txn import keys
 from txn.id_blocks import IdBlocks
 from txn.metastore import ABSENT, Delete, MetaStore, Op, Put, StoreFailed
+from txn.outcomes import forget_segments
 from txn.partition import Partition
 from wire.errors import ErrorCode, KafkaError
 
@@ -70,6 +71,10 @@ class Topics:
         self._on_failure = on_failure
         self.forget_partition: Callable[[Partition], None] = lambda _: None
         """Called for each partition of a topic that is being deleted, so that transactions let go of it."""
+        self.on_segment_sealed: Callable[[Topic, int], None] = lambda _, __: None
+        """Called when the footer of a segment is durable."""
+        self.remove_later: Callable[[str, OSError], None] = lambda _, __: None
+        """Called with the folder of a deleted topic in which something is left."""
 
     def __iter__(self) -> Iterator[Topic]:
         return iter(self._by_name.values())
@@ -275,6 +280,9 @@ class Topics:
             partial(layouts.with_sealed, segment_id=segment_id, end_offsets=end_offsets),
             lambda _: None,
         )
+        topic = self._by_name.get(name)
+        if topic is not None:
+            self.on_segment_sealed(topic, segment_id)
 
     def reshape(
         self, topic: Topic, owner: ReshapeOwner, parents: Sequence[RangeLog], spans: Sequence[tuple[int, int]]
@@ -300,9 +308,7 @@ class Topics:
         ops: list[Op] = [Delete(keys.topic(name)), Delete(keys.layout(name)), Delete(keys.log_starts(name))]
         ops += more_ops
         layout = self._store.get(keys.layout(topic.name))
-        for segment in layout.value["segments"] if layout else ():
-            ops.append(Delete(keys.resolved(segment["id"])))
-            ops += [Delete(key) for key, _ in self._store.scan(keys.aborted_in(segment["id"]))]
+        segments = [segment["id"] for segment in layout.value["segments"]] if layout else []
         try:
             lsn = self._store.apply(ops).lsn
         except StoreFailed as failure:
@@ -317,6 +323,7 @@ class Topics:
 
         def durable(error: Exception | None) -> None:
             if error is None:
+                forget_segments(self._store, self._scheduler, segments)
                 self._remove_files(topic)
             for partition in topic.partitions:
                 partition.wake()  # waiting fetches answer that the topic is gone
@@ -329,8 +336,7 @@ class Topics:
             try:
                 log.delete()
             except OSError as error:
-                # The topic is gone all the same; the next start removes folders that no topic names.
-                self._on_failure(storage_error(f"topic {topic.name!r}", error))
+                self.remove_later(log.directory, error)
 
     def reconfigure(self, config: BrokerConfig) -> None:
         """Other defaults of the broker are in force, for topics that set nothing else."""

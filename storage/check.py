@@ -6,28 +6,38 @@ compared with their entries, and the chain of each folder is judged as the next 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from storage.cache import SegmentCache
 from storage.chain_scan import ChainScan
+from storage.check_settled import SettledCheck
 from storage.disk import Disk
-from storage.format import HEADER_BLOCK_BYTES, SEGMENT_SUFFIX, CorruptLog, parse_name, segment_name
+from storage.format import (
+    HEADER_BLOCK_BYTES,
+    SEGMENT_SUFFIX,
+    SETTLED_SUFFIX,
+    CorruptLog,
+    parse_name,
+    segment_name,
+    settled_path,
+)
 from storage.index import PartitionIndex
 from storage.layout import LogConfig, RangeIdentity, SegmentInfo, tails
 from storage.scan import ScannedEntry, Scanner
 from storage.segment import Segment
 
-Status = Literal["ok", "torn tail", "unfinished footer", "corrupt"]
+Status = Literal["ok", "torn tail", "unfinished footer", "left over", "corrupt"]
 
 ANY_TERM: Final = (1 << 32) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one segment file is. A torn tail and an unfinished footer are what a crash leaves: a start mends
-    them."""
+    """What one segment file is, or a sidecar that is not well. A torn tail, an unfinished footer and a sidecar without
+    its segment are what a crash leaves: a start mends them."""
 
     path: str
     status: Status
@@ -37,6 +47,8 @@ class Finding:
     entries: int
     sealed: bool
     size_bytes: int
+    settled: bool = False
+    """It has a sidecar, which agrees with it."""
 
     @property
     def damaged(self) -> bool:
@@ -44,7 +56,7 @@ class Finding:
         return self.status == "corrupt"
 
     def __str__(self) -> str:
-        state = "sealed" if self.sealed else "active"
+        state = ("sealed, settled" if self.settled else "sealed") if self.sealed else "active"
         where = f" at byte {self.position}: {self.detail}" if self.detail else ""
         return f"{self.path}: {self.status}{where} ({state}, {self.entries} entries, {self.size_bytes} bytes)"
 
@@ -54,14 +66,17 @@ def check_directory(disk: Disk, directory: str = "") -> list[Finding]:
     read."""
     findings: list[Finding] = []
     for folder, names in _folders(disk, directory):
-        found = [_check_file(disk, folder, name) for name in names]
+        found: list[Finding] = []
+        sidecars = list(_left_over(disk, folder, names))
+        for name in names:
+            _check_file(disk, folder, name, found, sidecars)
         if found and all(finding.status != "corrupt" for finding in found):
             chain = _check_chain(disk, folder, names)
             if chain is not None:
                 found = [
                     finding if finding.path != chain.path else _worse(finding, chain) for finding in found
                 ]
-        findings += found
+        findings += found + sidecars
     return findings
 
 
@@ -84,7 +99,8 @@ def _folders(disk: Disk, directory: str) -> Iterator[tuple[str, list[str]]]:
             continue
 
 
-def _check_file(disk: Disk, folder: str, name: str) -> Finding:
+def _check_file(disk: Disk, folder: str, name: str, found: list[Finding], sidecars: list[Finding]) -> None:
+    """Add what the segment is to `found`, and its sidecar, if that is not well, to `sidecars`."""
     path = f"{folder}/{name}" if folder else name
     parsed = parse_name(name)
     assert parsed is not None
@@ -93,13 +109,29 @@ def _check_file(disk: Disk, folder: str, name: str) -> Finding:
             disk, folder, parsed.segment_id, SegmentCache(), readonly=True, generation=parsed.generation
         )
     except CorruptLog as error:
-        return Finding(path, "corrupt", error.position, error.reason, 0, False, _size(disk, path))
+        found.append(Finding(path, "corrupt", error.position, error.reason, 0, False, _size(disk, path)))
+        return
+    outcomes = SettledCheck(disk, segment)
     try:
-        return _check_entries(segment)
+        finding = _check_entries(segment, outcomes)
+        found.append(finding)
+        if not finding.damaged:
+            found[-1] = dataclasses.replace(finding, settled=outcomes.verdict())
     except CorruptLog as error:
-        return Finding(path, "corrupt", error.position, error.reason, 0, True, segment.file_size)
+        size, wrong = _size(disk, error.path), found if error.path == path else sidecars
+        wrong.append(Finding(error.path, "corrupt", error.position, error.reason, 0, True, size))
     finally:
         segment.close()
+
+
+def _left_over(disk: Disk, folder: str, segments: list[str]) -> Iterator[Finding]:
+    """Sidecars whose segments are gone."""
+    known = {settled_path(name) for name in segments}
+    for name in disk.list(folder):
+        parsed = parse_name(name)
+        if parsed is not None and parsed.suffix == SETTLED_SUFFIX and name not in known:
+            path = f"{folder}/{name}" if folder else name
+            yield Finding(path, "left over", 0, "its segment is gone", 0, True, _size(disk, path))
 
 
 def _size(disk: Disk, path: str) -> int:
@@ -110,7 +142,7 @@ def _size(disk: Disk, path: str) -> int:
         file.close()
 
 
-def _check_entries(segment: Segment) -> Finding:
+def _check_entries(segment: Segment, outcomes: SettledCheck) -> Finding:
     sealed = segment.state == "SEALED"
     limit = segment.end if sealed else segment.file_size
     scanner = Scanner(segment.file(), segment.salt, HEADER_BLOCK_BYTES, limit)
@@ -118,6 +150,7 @@ def _check_entries(segment: Segment) -> Finding:
     entries = 0
     for entry in scanner:
         entries += 1
+        outcomes.add(entry)
         index = rebuilt.get(entry.partition)
         if index is None:
             index = rebuilt[entry.partition] = PartitionIndex(

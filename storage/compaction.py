@@ -3,7 +3,7 @@
 Guarantees: offsets stay; a record goes only where a later one of its key is there, committed and durable, and a mark of
 deletion only when its time is over; the last batch of each partition of a segment stays, emptied if need be, so that
 every offset below the end can be read towards; producers and the ends of partitions are as before. A new file counts
-only when it is whole and on the device, and its layout says so; the old one is removed after that.
+only when it and its sidecar are whole and on the device, and its layout says so; the old one is removed after that.
 
 `choose` is pure. `rewrite` reads and writes files and decodes records: it is meant for another process
 (`storage.compaction_worker`), which is handed a `Job` as plain data.
@@ -33,6 +33,7 @@ from storage.format import (
 from storage.layout import LogConfig
 from storage.scan import ScannedEntry, Scanner
 from storage.segment import Segment
+from storage.settled import Owner, SettledPartition, write_now
 from wire.batch import COMPRESSION_MASK, pack_batch
 from wire.records import Record, build_batch, iterate_records
 
@@ -119,18 +120,19 @@ def choose(candidates: Sequence[Candidate], policy: Policy, now_ms: int) -> Choi
 
 
 class JobSegment(msgspec.Struct, frozen=True, kw_only=True):
-    """One segment of a job. `aborted`: per partition, (producer id, first, last offset) of aborted transactions."""
+    """One segment of a job, with its outcomes per partition."""
 
     segment_id: int
     generation: int
     learn: bool
     without_tombstones: bool
-    aborted: dict[int, list[tuple[int, int, int]]]
+    outcomes: dict[int, SettledPartition]
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """What `rewrite` does. Segments in layout order; `max_keys` bounds its memory (about 150 bytes a key)."""
 
+    topic: str
     directory: str
     segments: list[JobSegment]
     max_keys: int
@@ -177,7 +179,7 @@ def rewrite(disk: Disk, job: Job) -> Outcome:
             _learn(disk, job.directory, one, keys)
             learned.append(one.segment_id)
         last = number
-    done = [_rewrite_one(disk, job.directory, one, keys) for one in job.segments[: last + 1]]
+    done = [_rewrite_one(disk, job, one, keys) for one in job.segments[: last + 1]]
     disk.flush_dir(job.directory)
     return Outcome(segments=done, learned=learned)
 
@@ -198,8 +200,8 @@ def _batch(segment: Segment, entry: ScannedEntry) -> bytes:
 
 def _is_aborted(one: JobSegment) -> Callable[[ScannedEntry], bool]:
     ranges: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    for partition, found in one.aborted.items():
-        for producer_id, first, last in found:
+    for partition, found in one.outcomes.items():
+        for producer_id, first, last in found.aborted:
             ranges.setdefault((partition, producer_id), []).append((first, last))
 
     def aborted(entry: ScannedEntry) -> bool:
@@ -304,7 +306,8 @@ class _Writer:
         return segment.file_size
 
 
-def _rewrite_one(disk: Disk, directory: str, one: JobSegment, keys: Keys) -> Rewritten:
+def _rewrite_one(disk: Disk, job: Job, one: JobSegment, keys: Keys) -> Rewritten:
+    directory = job.directory
     old = _open(disk, directory, one)
     writer: _Writer | None = None
     before = after = 0
@@ -339,7 +342,10 @@ def _rewrite_one(disk: Disk, directory: str, one: JobSegment, keys: Keys) -> Rew
                 writer.add(entry, *_shorter(entry, records))
             elif is_last:
                 writer.add(entry, _empty(entry), header.max_timestamp)
-        size = old.file_size if writer is None else writer.finish(old.load_producers_packed())
+        size = old.file_size
+        if writer is not None:
+            size = writer.finish(old.load_producers_packed())
+            _write_outcomes(disk, job.topic, one, writer.segment)
     finally:
         old.close()
         if writer is not None:
@@ -353,6 +359,13 @@ def _rewrite_one(disk: Disk, directory: str, one: JobSegment, keys: Keys) -> Rew
         records=after,
         tombstones=tombstones,
     )
+
+
+def _write_outcomes(disk: Disk, topic: str, one: JobSegment, segment: Segment) -> None:
+    """The new file is settled as the old one was."""
+    header = segment.header
+    owner = Owner(topic, header.topic_id, header.segment_id, header.generation)
+    write_now(disk, segment.path, segment.salt, owner, one.outcomes.items())
 
 
 def _stays(record: Record, latest: dict[bytes, int], *, without_tombstones: bool) -> bool:

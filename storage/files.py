@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from storage.disk import Disk
-from storage.format import SEGMENT_SUFFIX, parse_name
+from storage.format import CHECKPOINT_SUFFIX, SEGMENT_SUFFIX, SETTLED_SUFFIX, parse_name
 
 
 def ancestors(directory: str) -> list[str]:
@@ -35,8 +35,8 @@ def start_dir_chain(disk: Disk, directory: str, done: Callable[[OSError | None],
 def remove_orphans(
     disk: Disk, directory: str, kept: Iterable[tuple[int, int]], checkpointed: Iterable[int]
 ) -> list[str]:
-    """Remove segments that are not among `kept`, (segment id, generation) each, and checkpoints of all but the segments
-    in `checkpointed`.
+    """Remove segments and sidecars that are not among `kept`, (segment id, generation) each, checkpoints of all but the
+    segments in `checkpointed`, and what was being written.
 
     What was removed; the removal is durable. Raises OSError.
     """
@@ -46,10 +46,10 @@ def remove_orphans(
         parsed = parse_name(name)
         if parsed is None:
             continue
-        if parsed.suffix == SEGMENT_SUFFIX:
+        if parsed.suffix in (SEGMENT_SUFFIX, SETTLED_SUFFIX):
             wanted = (parsed.segment_id, parsed.generation) in kept
         else:
-            wanted = parsed.segment_id in checkpointed and not parsed.suffix.endswith(".tmp")
+            wanted = parsed.suffix == CHECKPOINT_SUFFIX and parsed.segment_id in checkpointed
         if not wanted:
             disk.remove(f"{directory}/{name}")
             removed.append(name)

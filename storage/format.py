@@ -9,6 +9,8 @@ file nor an entry quoted inside a record's value can be taken for one. All integ
     zeros           the preallocated rest                      (ACTIVE)
     footer          end mark, index blobs, producers, summary, trailer   (SEALED; the trailer ends the file)
 
+What is known of the outcomes in a sealed segment lies beside it, in a file of its own (`storage.settled`).
+
 The end mark is an entry without a batch: durable before the rest of the footer is written, it tells an
 unfinished footer from a damaged entry.
 """
@@ -35,6 +37,7 @@ END_FLAG: Final = 1
 ENTRY_MAGIC: Final = 0xE5A7
 SEGMENT_SUFFIX: Final = ".seg"
 CHECKPOINT_SUFFIX: Final = ".ckpt"
+SETTLED_SUFFIX: Final = ".settled"
 TEMPORARY_SUFFIX: Final = ".tmp"
 MAX_PARENTS: Final = 256
 
@@ -97,6 +100,16 @@ def segment_name(segment_id: int, generation: int = 0) -> str:
     return f"{segment_id:020d}{f'.{generation}' if generation else ''}{SEGMENT_SUFFIX}"
 
 
+def settled_name(segment_id: int, generation: int = 0) -> str:
+    """The sidecar of that file of a segment."""
+    return settled_path(segment_name(segment_id, generation))
+
+
+def settled_path(segment_path: str) -> str:
+    """The sidecar of a segment file, whatever the file is called."""
+    return segment_path.removesuffix(SEGMENT_SUFFIX) + SETTLED_SUFFIX
+
+
 def checkpoint_name(segment_id: int) -> str:
     return f"{segment_id:020d}{CHECKPOINT_SUFFIX}"
 
@@ -109,7 +122,9 @@ class FileName(NamedTuple):
     generation: int
 
 
-_FILE_NAME: Final = re.compile(r"([0-9]{20})(?:\.([1-9][0-9]{0,8})(?=\.seg$))?(\.seg|\.ckpt|\.ckpt\.tmp)")
+_FILE_NAME: Final = re.compile(
+    r"([0-9]{20})(?:\.([1-9][0-9]{0,8})(?=\.se))?(\.seg|\.ckpt|\.ckpt\.tmp|\.settled|\.settled\.tmp)"
+)
 
 
 def parse_name(name: str) -> FileName | None:

@@ -227,4 +227,7 @@ def batch_at(log: PartitionLog, offset: int) -> StoredBatchMeta | None:
 
 
 def _damaged(path: str, position: int) -> KafkaError:
-    return KafkaError(ErrorCode.kafka_storage_error, str(CorruptLog(path, position, "the entry is damaged")))
+    corrupt = CorruptLog(path, position, "the entry is damaged")
+    error = KafkaError(ErrorCode.kafka_storage_error, str(corrupt))
+    error.__cause__ = corrupt
+    return error

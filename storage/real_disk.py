@@ -143,6 +143,7 @@ class RealDisk:
         call_soon_threadsafe: CallSoonThreadsafe,
         *,
         flush_threads: int = DEFAULT_FLUSH_THREADS,
+        make: bool = True,
     ) -> None:
         self._root = os.fspath(root)
         self._call_soon_threadsafe = call_soon_threadsafe
@@ -150,7 +151,8 @@ class RealDisk:
         self._queue: SimpleQueue[tuple[Callable[[], None], FlushDone] | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._closed = False
-        os.makedirs(self._root, exist_ok=True)
+        if make:
+            os.makedirs(self._root, exist_ok=True)
 
     def _path(self, path: str) -> str:
         return os.path.join(self._root, path) if path else self._root

@@ -32,7 +32,7 @@ class Candidate:
     newest_ms: int
     """The largest timestamp of its records; where they have none, when the segment was made."""
     ready: bool
-    """It is sealed, its records are below the high watermarks, and none has an open or unsettled outcome."""
+    """It is settled: sealed, and none of its records has an open outcome, or one that is not recorded for good."""
     hidden: bool
     """Everything in it is below the log starts."""
     needed: bool

@@ -20,6 +20,7 @@ from storage.format import (
     encode_end_mark,
     entry_is_valid,
 )
+from storage.zeros import used_bytes
 from wire.batch import BATCH_HEADER_SIZE, BatchHeader, check_crc, parse_header
 from wire.errors import KafkaError
 
@@ -128,9 +129,9 @@ class Scanner:
         while at < self._limit:
             # Chunks overlap, so that a header across the border is found whole in one of them.
             data = self._file.pread(min(CHUNK_BYTES, self._limit - at), at)
-            stripped = data.rstrip(b"\0")
-            if stripped:
-                last_byte = max(last_byte, at + len(stripped))
+            used = used_bytes(data)
+            if used:
+                last_byte = max(last_byte, at + used)
                 for found, durable in self._claims(data, at):
                     if durable > self.position and not proof:
                         proof = found

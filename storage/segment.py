@@ -148,17 +148,25 @@ class Segment:
         name = segment_name(segment_id, generation)
         path = f"{directory}/{name}" if directory else name
         try:
-            file = disk.open_readonly(path) if readonly else disk.open(path)
+            segment = cls.open_path(disk, path, cache, readonly=readonly)
         except FileNotFoundError:
             raise CorruptLog(path, 0, "the layout names this segment, but its file is absent") from None
+        header = segment.header
+        if (header.segment_id, header.generation) != (segment_id, generation):
+            segment.close()
+            raise CorruptLog(
+                path,
+                0,
+                f"the header block names segment {header.segment_id}, generation {header.generation}",
+            )
+        return segment
+
+    @classmethod
+    def open_path(cls, disk: Disk, path: str, cache: SegmentCache, *, readonly: bool = True) -> Segment:
+        """As `open`, of a file by whatever name. Raises CorruptLog, OSError (FileNotFoundError)."""
+        file = disk.open_readonly(path) if readonly else disk.open(path)
         try:
             header = decode_header_block(file.pread(HEADER_BLOCK_BYTES, 0), path)
-            if (header.segment_id, header.generation) != (segment_id, generation):
-                raise CorruptLog(
-                    path,
-                    0,
-                    f"the header block names segment {header.segment_id}, generation {header.generation}",
-                )
             segment = cls(disk, path, header, file, cache, "WRITABLE")
             segment.allocated = segment.file_size = file.size()
             segment._open_footer(file)

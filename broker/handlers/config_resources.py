@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from broker import broker_settings, topic_config
+from broker import topic_config
 from broker.broker_settings import Level
 from broker.call import Call
 from broker.topic import Topic
@@ -77,8 +77,7 @@ class _BrokerResource:
         return self._node.stored_settings(self._level)
 
     def list_default(self, name: str) -> str:
-        broker_settings.find(name)
-        raise KafkaError(ErrorCode.invalid_config, f"{name} is not a list of values")
+        return self._node.settings.list_default(name)
 
     def check(self, values: Mapping[str, str | None]) -> dict[str, str]:
         return self._node.settings.check(self._level, values)

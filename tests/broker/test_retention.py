@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
+import errno
+import logging
+
 import pytest
-from support.sim_admin import run_turns
+from support.sim_admin import (
+    APPEND,
+    BROKER,
+    DELETE,
+    SET,
+    SUBTRACT,
+    TOPIC,
+    change,
+    delete_topic,
+    describe,
+    run_turns,
+)
 from support.sim_layout import files_named, files_on_disk, seal
 from support.sim_node import SimNode, batch
 from support.sim_producer import (
@@ -14,7 +28,9 @@ from support.sim_producer import (
     produce_fields,
     read_all,
 )
+from support.sim_sealed import segment_paths, sidecars
 
+from storage.format import settled_path
 from storage.retention import Candidate, Policy, decide
 from txn import keys
 from wire.apis import ApiKey
@@ -240,6 +256,173 @@ def test_a_power_cut_at_every_turn(turn: int, keep: str) -> None:
     world.scheduler.advance(5_000)
     assert list_offset(world.client(), "t") == 3
     assert files_on_disk(world) == files_named(world)
+
+
+@pytest.mark.parametrize("turn", range(0, TURNS, 2))
+def test_a_kill_at_every_turn(turn: int) -> None:
+    """What was written stays: the process alone is gone, in the middle of a sweep, and once more in the next one."""
+    world = world_that_begins_to_delete()
+    run_turns(world, turn)
+    for _ in range(2):
+        world.kill()
+        start = list_offset(world.client(), "t", at=-2)
+        values = [value[:1] for value in read_all(world.client(), "t")[0]]
+        assert values == [b"%d" % number for number in range(start, 3) if number != 1]
+        assert files_on_disk(world) == files_named(world), "no orphan"
+        world.scheduler.advance(1_000)
+        run_turns(world, turn // 2)
+    world.scheduler.advance(5_000)
+    assert list_offset(world.client(), "t") == 3
+    assert list_offset(world.client(), "t", at=-2) >= 2
+    assert files_on_disk(world) == files_named(world)
+    for key in (keys.RESOLVED, keys.ABORTED):
+        named = world.node.topics.segment_topics()
+        assert all(int(path.split("/")[2]) in named for path, _ in world.node.store.scan(key))
+
+
+@pytest.mark.parametrize("part", [".seg", ".settled"])
+def test_a_file_that_cannot_be_removed_is_tried_again(part: str, caplog: pytest.LogCaptureFixture) -> None:
+    world = world_with_topic(**{"retention.ms": str(HOUR_MS)})
+    write(world, b"old")
+    seal(world)
+    world.scheduler.advance(5_000)
+    (old, _) = segment_paths(world)
+    assert sidecars(world) == [settled_path(old)]
+    world.disk.fail("remove", part, error=errno.EBUSY, times=3)
+    caplog.set_level(logging.INFO, "sealog")
+    world.scheduler.advance(HOUR_MS + 20_000)
+    failed = old if part == ".seg" else settled_path(old)
+    said = [record.getMessage() for record in caplog.records if failed in record.getMessage()]
+    assert len(segment_paths(world)) == 1
+    assert sidecars(world) == world.node.removals.waiting == []
+    assert [line.split(", tried again in ")[-1][:3] for line in said[:3]] == ["1 s", "2 s", "4 s"]
+    assert "is removed at last" in said[3]
+    order = [record.getMessage() for record in caplog.records]
+    assert order.count(f"{old} is deleted") == 1
+    assert part != ".seg" or order.index(f"{old} is deleted") > order.index(said[2]), "not before it was so"
+
+
+def test_a_removal_that_a_stop_interrupts_is_done_by_the_next_start() -> None:
+    world = world_with_topic(**{"retention.ms": str(HOUR_MS)})
+    write(world, b"old")
+    seal(world)
+    world.disk.fail("remove", ".seg", error=errno.EBUSY, times=1_000)
+    world.scheduler.advance(HOUR_MS + 10_000)
+    assert len(files_on_disk(world)) == 2
+    assert len(world.node.removals.waiting) == 1
+    world.restart()
+    assert files_on_disk(world) == files_named(world)
+    assert len(files_on_disk(world)) == 1
+
+
+def test_a_deleted_topic_whose_files_cannot_be_removed(caplog: pytest.LogCaptureFixture) -> None:
+    world = world_with_topic()
+    write(world, b"x")
+    world.disk.fail("remove", ".seg", error=errno.EBUSY, times=2)
+    assert delete_topic(world.client(), "t") is ErrorCode.none
+    create_topic(world.client(), "t", PARTITIONS)
+    assert len(world.disk.list("topics")) == 2
+    world.scheduler.advance(10_000)
+    assert len(world.disk.list("topics")) == 1
+    assert "tried again" in caplog.text
+    assert "takes no more writes" not in caplog.text
+    assert write(world, b"y") == 0
+
+
+def test_a_changed_setting_is_in_force_at_the_next_sweep() -> None:
+    world = world_with_topic()
+    client = world.client()
+    for number in range(3):
+        write(world, b"%d" % number)
+        seal(world)
+        world.scheduler.advance(60_000)
+    assert list_offset(client, "t", at=-2) == 0
+    assert change(client, TOPIC, "t", [("retention.ms", SET, str(150_000))])[0] is ErrorCode.none
+    world.scheduler.advance(1_000)
+    assert list_offset(client, "t", at=-2) == 1
+    assert change(client, TOPIC, "t", [("retention.ms", DELETE, None)])[0] is ErrorCode.none
+    world.scheduler.advance(600_000)
+    assert list_offset(client, "t", at=-2) == 1
+    assert change(client, TOPIC, "t", [("retention.bytes", SET, "1")])[0] is ErrorCode.none
+    world.scheduler.advance(1_000)
+    assert list_offset(client, "t", at=-2) >= 2
+    world.scheduler.advance(1_000)
+    assert files_on_disk(world) == files_named(world)
+
+
+def test_the_brokers_settings_are_those_of_topics_that_set_nothing() -> None:
+    world = world_with_topic()
+    create_topic(world.client(), "own", 1, **{"retention.ms": "-1"})
+    client = world.client()
+    for name in ("t", "own"):
+        data = {0: batch(b"old", timestamp=world.scheduler.now_ms())}
+        client.ask(ApiKey.PRODUCE, 9, **produce_fields(name, data))
+    assert change(client, BROKER, "1", [("log.retention.ms", SET, str(HOUR_MS))])[0] is ErrorCode.none
+    shown = describe(client, TOPIC, "t", "retention.ms")["retention.ms"]
+    assert (shown.value, shown.synonyms[0].name) == (str(HOUR_MS), "log.retention.ms")
+    world.scheduler.advance(HOUR_MS + 10_000)
+    for ending in ("nothing", "cut_power"):
+        if ending != "nothing":
+            getattr(world, ending)()
+        assert list_offset(world.client(), "t", at=-2) == 1
+        assert list_offset(world.client(), "own", at=-2) == 0
+    client = world.client()
+    for name, value in (("log.retention.bytes", "6000"), ("log.roll.ms", "1000")):
+        assert change(client, BROKER, "", [(name, SET, value)])[0] is ErrorCode.none
+    world.scheduler.advance(5_000)
+    data = {0: batch(b"new", timestamp=world.scheduler.now_ms())}
+    client.ask(ApiKey.PRODUCE, 9, **produce_fields("own", data))
+    world.scheduler.advance(10_000)
+    assert list_offset(client, "own", at=-2) == 1, (
+        "both were sealed by their age, and the older one is too much"
+    )
+
+
+def test_kafkas_names_of_what_retention_and_compaction_go_by() -> None:
+    world = SimNode(
+        retention_check_interval_ms=7_000, compaction_interval_ms=8_000, min_cleanable_dirty_ratio=0.25
+    )
+    client = world.client()
+    shown = describe(client, BROKER, "1")
+    read_only = {name: one.read_only for name, one in shown.items() if name.startswith("log.")}
+    assert {name: shown[name].value for name in read_only} == {
+        "log.dirs": "sealog-data",
+        "log.segment.bytes": str(1 << 30),
+        "log.roll.ms": "604800000",
+        "log.retention.ms": "-1",
+        "log.retention.bytes": "-1",
+        "log.retention.check.interval.ms": "7000",
+        "log.cleanup.policy": "delete",
+        "log.cleaner.backoff.ms": "8000",
+        "log.cleaner.delete.retention.ms": "86400000",
+        "log.cleaner.min.cleanable.ratio": "0.25",
+        "log.cleaner.min.compaction.lag.ms": "0",
+        "log.cleaner.max.compaction.lag.ms": str((1 << 63) - 1),
+    }
+    fixed = {name for name, one in read_only.items() if one}
+    assert fixed == {"log.dirs", "log.retention.check.interval.ms", "log.cleaner.backoff.ms"}
+    create_topic(client, "t")
+    for name, value, accepted in (
+        ("log.cleanup.policy", "compact,delete", True),
+        ("log.cleanup.policy", "shred", False),
+        ("log.cleaner.min.cleanable.ratio", "0.75", True),
+        ("log.cleaner.min.cleanable.ratio", "1.5", False),
+        ("log.cleaner.min.cleanable.ratio", "much", False),
+        ("log.cleaner.max.compaction.lag.ms", str((1 << 63) - 1), True),
+        ("log.cleaner.max.compaction.lag.ms", str(1 << 63), False),
+        ("log.retention.ms", "-2", False),
+    ):
+        code, _ = change(client, BROKER, "1", [(name, SET, value)])
+        assert code is (ErrorCode.none if accepted else ErrorCode.invalid_config), name
+    shown = describe(client, TOPIC, "t")
+    assert shown["cleanup.policy"].value == "compact,delete"
+    assert shown["min.cleanable.dirty.ratio"].value == "0.75"
+    assert change(client, BROKER, "1", [("log.cleanup.policy", SUBTRACT, "delete")])[0] is ErrorCode.none
+    assert change(client, BROKER, "1", [("log.retention.ms", APPEND, "1")])[0] is ErrorCode.invalid_config
+    assert describe(client, TOPIC, "t")["cleanup.policy"].value == "compact"
+    topic = world.node.topics.get("t")
+    assert topic is not None
+    assert topic.rules.keyed
 
 
 NOW = 10_000_000

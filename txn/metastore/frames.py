@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
+from storage.zeros import used_bytes
 from txn.metastore.errors import CorruptStore, UnknownFormat
 from txn.metastore.schema import MAX_FRAME_BYTES
 
@@ -59,8 +60,8 @@ def encode_file_header(kind: int, number: int) -> bytes:
     return (fields + crc32c(fields).to_bytes(4, "little")).ljust(HEADER_BYTES, b"\0")
 
 
-def check_file_header(path: str, data: bytes, kind: int, number: int) -> None:
-    """Raises `UnknownFormat` or `CorruptStore`."""
+def read_file_header(path: str, data: bytes) -> tuple[int, int]:
+    """(kind, number) of a file. Raises `UnknownFormat` or `CorruptStore`."""
     if len(data) < _FILE_HEADER.size or not data.startswith(FILE_MAGIC):
         raise CorruptStore(path, 0, "the file's header is damaged")
     _, version, found_kind, found_number, crc = _FILE_HEADER.unpack_from(data)
@@ -69,6 +70,12 @@ def check_file_header(path: str, data: bytes, kind: int, number: int) -> None:
         raise UnknownFormat(path, version, FORMAT_VERSION)
     if crc != crc32c(data[: _FILE_HEADER.size - 4]):
         raise CorruptStore(path, 0, "the file's header is damaged")
+    return found_kind, found_number
+
+
+def check_file_header(path: str, data: bytes, kind: int, number: int) -> None:
+    """Raises `UnknownFormat` or `CorruptStore`."""
+    found_kind, found_number = read_file_header(path, data)
     if (found_kind, found_number) != (kind, number):
         raise CorruptStore(path, 0, f"this is file {found_number} of kind {found_kind}: was it renamed?")
 
@@ -110,7 +117,7 @@ class FrameReader:
 
     def feed(self, data: bytes) -> list[Frame]:
         """The good frames that end in these bytes, in order; none once there was damage."""
-        used = len(data.rstrip(b"\0"))
+        used = used_bytes(data)
         if used:
             self._last_used = self._position + len(self._data) + used
         self._data = self._data + data if self._data else data
