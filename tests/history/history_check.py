@@ -22,7 +22,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from tests.history.cycles import ListTransaction, check_lists
-from tests.history.history import History
+from tests.history.history import History, at_or_after
 from tests.history.history_events import Event, Partition, Sent
 from tests.history.timely import check_timely
 from tests.history.violations import (
@@ -43,6 +43,8 @@ from tests.history.violations import (
     RETRACTED,
     STRANGER,
     TORN,
+    TWICE,
+    UNPROCESSED,
     UNREADABLE,
     UNUSABLE,
     WRONG_OFFSET,
@@ -178,7 +180,8 @@ def _check_group_offsets(history: History, found: list[Violation]) -> None:
                 certain[key] = max(certain.get(key, -1), sent.offset)
             elif fate == "either":
                 possible[key].add(sent.offset)
-    _check_chains(history, certain, found)
+    _check_chains(history, found)
+    _check_loops(history, found)
     for final in history.group_offsets:
         key = (final.group, final.topic, final.partition)
         least = certain.get(key)
@@ -215,7 +218,31 @@ def check_keys(history: History, found: list[Violation]) -> None:
     found += check_lists(lists, transactions, aborted)
 
 
-def _check_chains(history: History, certain: dict[tuple[str, str, int], int], found: list[Violation]) -> None:
+def _check_loops(history: History, found: list[Violation]) -> None:
+    """What exactly-once loops made of what they read: once of each record below their group's offset."""
+    made: dict[tuple[str, str], str] = {}
+    groups: set[str] = set()
+    for txn in history.txns.values():
+        for group in sorted({sent.group for sent in txn.offsets}):
+            for sent in txn.sent:
+                if sent.source is None or sent.value not in history.visible:
+                    continue
+                groups.add(group)
+                key = group, sent.source
+                if key in made:
+                    found.append(Violation(TWICE, f"{sent.source}: {made[key]} and {sent.value}"))
+                made[key] = sent.value
+    for final in history.group_offsets:
+        read = history.reads.get(((final.topic, final.partition), True))
+        if final.offset is None or final.group not in groups or read is None:
+            continue
+        for offset, value in read.records[: at_or_after(read.records, final.offset)]:
+            if (final.group, value) not in made:
+                where = f"{value} at {offset} of {final.topic}-{final.partition}, {final.group} is at {final.offset}"
+                found.append(Violation(UNPROCESSED, where))
+
+
+def _check_chains(history: History, found: list[Violation]) -> None:
     """Each committed transaction that says from where it went on went on from the one before."""
     chains: dict[tuple[str, str, int], list[tuple[int, int, str]]] = defaultdict(list)
     for (producer, number), txn in history.txns.items():

@@ -40,6 +40,8 @@ class Sent:
     partition: int
     value: str
     key: str | None = None
+    source: str | None = None
+    """The value of the record that this one was made of, in an exactly-once loop."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,26 @@ OK = ErrorCode.none
 PADDING = b"~"
 
 
+class Link:
+    """A connection of an actor that is made again when it broke."""
+
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
+        self._connection: Connection | None = None
+
+    async def connection(self) -> Connection:
+        """The one that is open, or a new one. Raises Gone where no broker listens."""
+        if self._connection is None or not self._connection.open:
+            world = self._actor.world
+            await self._actor.process.sleep(world.network.delay())
+            self._connection = world.network.connect(self._actor.process, world.machine)
+        return self._connection
+
+    async def ask(self, key: int, version: int, /, **fields: Any) -> Any:
+        """One request and its answer. Raises Gone."""
+        return await (await self.connection()).ask(key, version, **fields)
+
+
 class Actor:
     """A client. `run` is its life, until the world is `ending`."""
 
@@ -29,7 +49,7 @@ class Actor:
         self.options = options
         self.random = random.Random(f"{world.plan.seed}/actor/{name}")
         self.process = Process(world.loop, name)
-        self._connection: Connection | None = None
+        self.link = Link(self)
 
     async def run(self) -> None:
         raise NotImplementedError
@@ -44,16 +64,9 @@ class Actor:
     def pause(self, about_ms: float) -> Future[None]:
         return self.process.sleep(about_ms * (0.5 + self.random.random()))
 
-    async def connection(self) -> Connection:
-        """The one that is open, or a new one. Raises Gone where no broker listens."""
-        if self._connection is None or not self._connection.open:
-            await self.process.sleep(self.world.network.delay())
-            self._connection = self.world.network.connect(self.process, self.world.machine)
-        return self._connection
-
     async def ask(self, key: int, version: int, /, **fields: Any) -> Any:
-        """One request and its answer. Raises Gone."""
-        return await (await self.connection()).ask(key, version, **fields)
+        """One request and its answer, on the actor's own link. Raises Gone."""
+        return await self.link.ask(key, version, **fields)
 
     async def persist(self, call: Callable[[], Awaitable[T]], *, tries: int = 1_000) -> T:
         """Again until it is answered. Raises Gone after so many tries."""

@@ -89,6 +89,8 @@ class Loop:
                     callback(*args)
                 except PowerCut:
                     process.cut()
+                except Exception as error:  # noqa: BLE001 - whatever a process's callback raises is its own matter
+                    process.failed(error)
         return True
 
 
@@ -103,11 +105,16 @@ class Process:
         """So many callbacks from now `burnt` is called in place of the callback; 0: never."""
         self.burnt: Callable[[], None] = lambda: None
         self.cut: Callable[[], None] = self._unexpected_cut
+        self.failed: Callable[[Exception], None] = self._raise
         self.wall_offset_ms = 0
         """What the wall clock is wrong by."""
 
     def _unexpected_cut(self) -> None:
         raise AssertionError(f"{self.name} touched a disk that is gone")
+
+    @staticmethod
+    def _raise(error: Exception) -> None:
+        raise error
 
     def now_ms(self) -> int:
         return START_MS + int(self.loop.now_ms) + self.wall_offset_ms

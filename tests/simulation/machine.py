@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import traceback
 import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -42,6 +43,18 @@ class Worker:
         self._process.call_later(50 * self._random.random(), done, outcome)
 
 
+class FaultyDisk(SimDisk):
+    """`needs_power_cut`: an error of it has left a broker unable to go on, or the page cache unlike the device."""
+
+    needs_power_cut = False
+
+    def heal(self) -> bool:
+        """No fault waits any more. Whether the machine must be cut from power to be whole again."""
+        self._failures.clear()
+        needed, self.needs_power_cut = self.needs_power_cut, False
+        return needed
+
+
 class Machine:
     """`serving` while clients can connect. `on_fault` is told of what must never happen inside the broker."""
 
@@ -73,7 +86,8 @@ class Machine:
         self.dies_by: str = ""
         self.process = Process(loop, name)
         self.process.alive = False
-        self.disk = SimDisk(None, flush_delay_ms=self._flush_delay)
+        self.disk = FaultyDisk(None, flush_delay_ms=self._flush_delay)
+        self.when_down: Callable[[Machine], None] = lambda _: None
         self.node: Node | None = None
 
     def _flush_delay(self, path: str) -> float:
@@ -92,6 +106,10 @@ class Machine:
         assert self.node is not None
         return Session(self.node, transport, "sim", on_fault=self._session_fault)
 
+    def _callback_failed(self, error: Exception) -> None:
+        trace = "".join(traceback.format_exception(error)[-4:])
+        self.on_fault(f"a callback of the broker failed: {trace}")
+
     def _session_fault(self) -> None:
         self.on_fault("a request failed inside the broker")
 
@@ -103,6 +121,7 @@ class Machine:
         process = Process(self.loop, f"{self.name}.{self.boots}")
         process.wall_offset_ms = self.wall_offset_ms
         process.burnt = process.cut = self._died
+        process.failed = self._callback_failed
         self.process = process
         self.disk.scheduler = process
         node = Node(
@@ -125,8 +144,7 @@ class Machine:
             raise Refused(self.refusal) from refusal
         except OSError:
             # A fault of the disk: the process ends with it, and somebody starts it again.
-            self.count("starts that met a fault of the disk")
-            process.alive = False
+            self._failed_start(process)
             return
         found = report.transactions
         if found.resumed:
@@ -134,11 +152,15 @@ class Machine:
 
     def _ready(self, process: Process, node: Node, error: Exception | None) -> None:
         if error is not None:
-            self.count("starts that met a fault of the disk")
-            process.alive = False
+            self._failed_start(process)
             return
         self.node = node
         self.serving = True
+
+    def _failed_start(self, process: Process) -> None:
+        self.count("starts that met a fault of the disk")
+        process.alive = False
+        self.when_down(self)
 
     @property
     def up(self) -> bool:
@@ -152,11 +174,19 @@ class Machine:
         """ "kill": the kernel lives on, and all that was written; "power": only what was flushed is sure."""
         if how == "power":
             self.boots += 1
-            self.disk = self.disk.crash(self.random.getrandbits(48), keep=keep)
+            self.disk = self._same_kind(self.disk.crash(self.random.getrandbits(48), keep=keep))
             self.wall_offset_ms = 0
         else:
-            self.disk = self.disk.kill()
+            needs_power_cut = self.disk.needs_power_cut
+            self.disk = self._same_kind(self.disk.kill())
+            self.disk.needs_power_cut = needs_power_cut
         self._gone()
+
+    @staticmethod
+    def _same_kind(disk: SimDisk) -> FaultyDisk:
+        disk.__class__ = FaultyDisk
+        assert isinstance(disk, FaultyDisk)
+        return disk
 
     def stop(self, stopped: Callable[[Exception | None], None]) -> None:
         """A clean stop. `stopped` is called when the last file is closed."""
@@ -178,6 +208,7 @@ class Machine:
         self.node = None
         self.dies_by = ""
         self.network.machine_died(old)
+        self.when_down(self)
 
     def jump_clock(self, by_ms: int) -> None:
         self.wall_offset_ms += by_ms

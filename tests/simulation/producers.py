@@ -117,7 +117,7 @@ class Idempotent(Actor):
     async def _send(self, topic: str, waiting: list[_Batch]) -> list[_Batch] | None:
         """Send all; what is to be sent again. None: this producer id is at its end."""
         try:
-            connection = await self.connection()
+            connection = await self.link.connection()
         except Gone:
             await self.pause(30)
             return waiting

@@ -7,18 +7,34 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.history import FinalEnds, FinalOffset, FinalRead, check
+from tests.history import Compacted, FinalEnds, FinalOffset, FinalRead, check
+from tests.simulation.admins import LayoutAdmin, TopicAdmin, Truncator
 from tests.simulation.actor import Actor, create_topic
 from tests.simulation.faults import Nemesis
 from tests.simulation.final import Auditor
+from tests.simulation.group_sink import GroupSink
+from tests.simulation.groups import ExactlyOnce, GroupMember
 from tests.simulation.knobs import turned
+from tests.simulation.ledger import Ledger
 from tests.simulation.plan import Plan
 from tests.simulation.producers import Idempotent, Plain
 from tests.simulation.readers import Reader
+from tests.simulation.transactions import Writer
 from tests.simulation.world import World, quiet_logging
 
-ACTORS: dict[str, type[Actor]] = {"plain": Plain, "idempotent": Idempotent, "reader": Reader}
-TOPICS: dict[str, tuple[int, dict[str, str]]] = {"shared": (3, {})}
+ACTORS: dict[str, type[Actor]] = {
+    "plain": Plain,
+    "idempotent": Idempotent,
+    "reader": Reader,
+    "writer": Writer,
+    "ledger": Ledger,
+    "loop": ExactlyOnce,
+    "member": GroupMember,
+    "sink": GroupSink,
+    "layout": LayoutAdmin,
+    "truncator": Truncator,
+    "topics": TopicAdmin,
+}
 SETTLE_MS = 5_000
 
 
@@ -42,8 +58,10 @@ class Setup(Actor):
     done = False
 
     async def run(self) -> None:
-        for name, (partitions, configs) in TOPICS.items():
+        for name, (partitions, configs) in self.world.plan.topics.items():
             await create_topic(self, name, partitions, configs)
+            if "compact" in configs.get("cleanup.policy", ""):
+                self.note(Compacted(name))
             self.world.partitions[name] = partitions
         self.done = True
 
@@ -103,6 +121,7 @@ class _Run:
         world.ending = True
         if refused:
             return False
+        self.nemesis.heal()
         done = world.run_until(
             lambda: all(task.done for _, task in tasks),
             max_ms=120_000,
@@ -119,6 +138,7 @@ class _Run:
         first = self._read_all("auditor")
         if first is None:
             return []
+        # An error of the disk that nothing has met until now must not meet what follows.
         violations = [str(violation) for violation in check(world.events, markerless=True)]
         world.machine.die("power")
         second = self._read_all("auditor-2")
