@@ -245,6 +245,83 @@ def _check_loops(history: History, found: list[Violation]) -> None:
 def _check_chains(history: History, found: list[Violation]) -> None:
     """Each committed transaction that says from where it went on went on from the one before."""
     chains: dict[tuple[str, str, int], list[tuple[int, int, str]]] = defaultdict(list)
+    perhaps: dict[tuple[str, str, int], dict[int, int]] = defaultdict(dict)
+    for (producer, number), txn in history.txns.items():
+        fate = txn.fate
+        if txn.sent:
+            fate = "committed" if any(s.value in history.visible for s in txn.sent) else "aborted"
+        for sent in txn.offsets:
+            key = (sent.group, sent.topic, sent.partition)
+            if sent.start is None or fate == "aborted":
+                continue
+            if fate == "committed":
+                chains[key].append((sent.start, sent.offset, f"transaction {number} of {producer}"))
+            else:
+                perhaps[key][sent.start] = sent.offset
+    for key, parts in chains.items():
+        end = 0
+        for start, stop, name in sorted(parts):
+            while end < start and perhaps[key].get(end, end) > end:
+                end = perhaps[key][end]
+            if start != end:
+                found.append(Violation(GAP, f"{key}: {name} covers {start}..{stop}, the one before ended at {end}"))
+            end = max(end, stop)
+
+
+def check_keys(history: History, found: list[Violation]) -> None:
+    """The keys that transactions read before they wrote to them, as lists."""
+    keys = {one.key for txn in history.txns.values() for one in txn.lists}
+    if not keys:
+        return
+    lists: dict[str, list[str]] = {key: [] for key in keys}
+    for (_, committed), read in history.reads.items():
+        for _, value in read.records if committed else ():
+            key = history.sent[value][1].key if value in history.sent else None
+            if key in keys:
+                lists[key].append(value)
+    transactions = []
+    aborted = {}
+    for name, txn in history.txns.items():
+        written = [sent for sent in txn.sent if sent.key in keys]
+        if not txn.lists and not written:
+            continue
+        if not written or any(sent.value in history.visible for sent in written):
+            one = ListTransaction(name, {read.key: read.values for read in txn.lists})
+            for sent in written:
+                one.appends.setdefault(sent.key or "", []).append(sent.value)
+            transactions.append(one)
+        else:
+            aborted.update((sent.value, name) for sent in written)
+    found += check_lists(lists, transactions, aborted)
+
+
+def _check_loops(history: History, found: list[Violation]) -> None:
+    """What exactly-once loops made of what they read: once of each record below their group's offset."""
+    made: dict[tuple[str, str], str] = {}
+    groups: set[str] = set()
+    for txn in history.txns.values():
+        for group in sorted({sent.group for sent in txn.offsets}):
+            for sent in txn.sent:
+                if sent.source is None or sent.value not in history.visible:
+                    continue
+                groups.add(group)
+                key = group, sent.source
+                if key in made:
+                    found.append(Violation(TWICE, f"{sent.source}: {made[key]} and {sent.value}"))
+                made[key] = sent.value
+    for final in history.group_offsets:
+        read = history.reads.get(((final.topic, final.partition), True))
+        if final.offset is None or final.group not in groups or read is None:
+            continue
+        for offset, value in read.records[: at_or_after(read.records, final.offset)]:
+            if (final.group, value) not in made:
+                where = f"{value} at {offset} of {final.topic}-{final.partition}, {final.group} is at {final.offset}"
+                found.append(Violation(UNPROCESSED, where))
+
+
+def _check_chains(history: History, found: list[Violation]) -> None:
+    """Each committed transaction that says from where it went on went on from the one before."""
+    chains: dict[tuple[str, str, int], list[tuple[int, int, str]]] = defaultdict(list)
     for (producer, number), txn in history.txns.items():
         committed = any(s.value in history.visible for s in txn.sent) if txn.sent else txn.commit_acked
         for sent in txn.offsets if committed else ():

@@ -193,7 +193,10 @@ class Machine:
         assert self.node is not None
         self.serving = False
         self.network.machine_died(self.process)
-        self.node.stop(stopped)
+        try:
+            self.node.stop(stopped)
+        except PowerCut:
+            self._died()
 
     def stopped(self, *, reboot: bool) -> None:
         """After a clean stop: the process ends; with `reboot` the machine, too, and what was not flushed is gone."""

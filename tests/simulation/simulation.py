@@ -36,6 +36,8 @@ ACTORS: dict[str, type[Actor]] = {
     "topics": TopicAdmin,
 }
 SETTLE_MS = 5_000
+CHANGING = ("keys", "cut")
+"""Topics that compaction and retention work on while nobody writes."""
 
 
 @dataclass(slots=True)
@@ -142,10 +144,9 @@ class _Run:
         violations = [str(violation) for violation in check(world.events, markerless=True)]
         world.machine.die("power")
         second = self._read_all("auditor-2")
-        if second is not None and second != first:
-            violations += [
-                f"after a last power cut: {a} became {b}" for a, b in zip(first, second) if a != b
-            ][:3]
+        for before, after in zip(first, second or (), strict=False):
+            if before != after and getattr(before, "topic", None) not in CHANGING:
+                violations.append(f"after a last power cut: {before} became {after}")
         return violations
 
     def _read_all(self, name: str) -> list[Any] | None:
