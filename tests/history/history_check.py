@@ -317,22 +317,3 @@ def _check_loops(history: History, found: list[Violation]) -> None:
             if (final.group, value) not in made:
                 where = f"{value} at {offset} of {final.topic}-{final.partition}, {final.group} is at {final.offset}"
                 found.append(Violation(UNPROCESSED, where))
-
-
-def _check_chains(history: History, found: list[Violation]) -> None:
-    """Each committed transaction that says from where it went on went on from the one before."""
-    chains: dict[tuple[str, str, int], list[tuple[int, int, str]]] = defaultdict(list)
-    for (producer, number), txn in history.txns.items():
-        committed = any(s.value in history.visible for s in txn.sent) if txn.sent else txn.commit_acked
-        for sent in txn.offsets if committed else ():
-            if sent.start is not None:
-                name = f"transaction {number} of {producer}"
-                chains[sent.group, sent.topic, sent.partition].append((sent.start, sent.offset, name))
-    for key, parts in chains.items():
-        end = 0
-        for start, stop, name in sorted(parts):
-            if start != end:
-                found.append(
-                    Violation(GAP, f"{key}: {name} covers {start}..{stop}, the one before ended at {end}")
-                )
-            end = max(end, stop)

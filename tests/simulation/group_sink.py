@@ -37,6 +37,8 @@ class GroupSink(Actor):
             if await self._end(attempt, commit=whole and self.random.random() < 0.8):
                 batch += 1
             await self.pause(60)
+        # An attempt without an outcome would hold readers back until its deadline.
+        await self._answer(messages.Abort(sink=self.name, batch=batch, attempt=f"a{self.attempts}"))
         for number in range(self.options["members"]):
             await self._instance(number).init()
 
@@ -92,14 +94,7 @@ class GroupSink(Actor):
             request = messages.Commit(
                 sink=self.name, batch=attempt.batch, attempt=attempt.name, members=tuple(attempt.members)
             )
-        answer: messages.Response | None = None
-        unanswered = False
-        while answer is None:
-            try:
-                answer = await self._ask(self.link, request)
-            except Gone:
-                unanswered = True
-                await self.pause(40)
+        answer, unanswered = await self._answer(request)
         outcome: Any = "acked"
         if answer.error:
             lost = unanswered or answer.error == ErrorCode.coordinator_not_available
@@ -114,6 +109,16 @@ class GroupSink(Actor):
             # Until somebody says what became of it the batch is tried again; who comes late hears that.
             return False
         return not answer.error and (commit or answer.repeated)
+
+    async def _answer(self, request: Any) -> tuple[messages.Response, bool]:
+        """The answer, and whether an earlier one may have been lost."""
+        unanswered = False
+        while True:
+            try:
+                return await self._ask(self.link, request), unanswered
+            except Gone:
+                unanswered = True
+                await self.pause(40)
 
     @staticmethod
     async def _ask(link: Link, request: messages.Request) -> messages.Response:

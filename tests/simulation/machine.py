@@ -159,8 +159,7 @@ class Machine:
 
     def _failed_start(self, process: Process) -> None:
         self.count("starts that met a fault of the disk")
-        process.alive = False
-        self.when_down(self)
+        self.die("kill")
 
     @property
     def up(self) -> bool:
@@ -177,9 +176,7 @@ class Machine:
             self.disk = self._same_kind(self.disk.crash(self.random.getrandbits(48), keep=keep))
             self.wall_offset_ms = 0
         else:
-            needs_power_cut = self.disk.needs_power_cut
             self.disk = self._same_kind(self.disk.kill())
-            self.disk.needs_power_cut = needs_power_cut
         self._gone()
 
     @staticmethod
