@@ -171,7 +171,8 @@ class Machine:
 
     def die(self, how: str, keep: str = "random") -> None:
         """ "kill": the kernel lives on, and all that was written; "power": only what was flushed is sure."""
-        if how == "power":
+        if how == "power" or self.disk.needs_power_cut:
+            # A kernel that failed to write a page shows it as written to whoever asks next: nobody could build on that.
             self.boots += 1
             self.disk = self._same_kind(self.disk.crash(self.random.getrandbits(48), keep=keep))
             self.wall_offset_ms = 0
