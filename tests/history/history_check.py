@@ -264,7 +264,9 @@ def _check_chains(history: History, found: list[Violation]) -> None:
             while end < start and perhaps[key].get(end, end) > end:
                 end = perhaps[key][end]
             if start != end:
-                found.append(Violation(GAP, f"{key}: {name} covers {start}..{stop}, the one before ended at {end}"))
+                found.append(
+                    Violation(GAP, f"{key}: {name} covers {start}..{stop}, the one before ended at {end}")
+                )
             end = max(end, stop)
 
 

@@ -38,7 +38,8 @@ class Nemesis:
         try:
             machine.start()
         except Refused as refused:
-            self.world.faults_found.append(f"a start was refused: {refused}")
+            if not self.world.damaged:
+                self.world.faults_found.append(f"a start was refused: {refused}")
             self.world.ending = True
 
     async def _bring(self, fault: Fault) -> None:

@@ -15,6 +15,13 @@ class Auditor(Actor):
 
     done = False
 
+    def trouble(self, what: str) -> None:
+        """A client was told that something is wrong: which it must not be, unless something was damaged."""
+        if self.options.get("damaged"):
+            self.world.count("damage that a reader was told of")
+        else:
+            self.world.faults_found.append(what)
+
     async def run(self) -> None:
         for topic, count in sorted(self.world.partitions.items()):
             for partition in range(count):
@@ -32,28 +39,10 @@ class Auditor(Actor):
         """(log start, last stable offset, high watermark); None: the partition is not there."""
         found = []
         for isolation, timestamp in ((0, -2), (1, -1), (0, -1)):
-            answer = await self.ask(
-                ApiKey.LIST_OFFSETS,
-                5,
-                replica_id=-1,
-                isolation_level=isolation,
-                topics=(
-                    {
-                        "name": topic,
-                        "partitions": (
-                            {
-                                "partition_index": partition,
-                                "current_leader_epoch": -1,
-                                "timestamp": timestamp,
-                            },
-                        ),
-                    },
-                ),
-            )
-            part = answer.topics[0].partitions[0]
-            if part.error_code is ErrorCode.unknown_topic_or_partition:
+            part = await list_offset(self, topic, partition, committed=isolation == 1, at=timestamp)
+            if part.error_code is not OK:
+                self.trouble(f"{topic}-{partition} has no offsets in the end: {part.error_code.name}")
                 return None
-            assert part.error_code is OK, part
             found.append(part.offset)
         return found[0], found[1], found[2]
 
@@ -64,14 +53,14 @@ class Auditor(Actor):
             at = position
             part = await self.persist(lambda: self._fetch(topic, partition, at, committed=committed))
             if part.error_code is not OK:
-                self.world.faults_found.append(
+                self.trouble(
                     f"{topic}-{partition} cannot be read at {position} in the end: {part.error_code.name}"
                 )
                 break
             try:
                 found, position = decode(part.records, position)
             except KafkaError as damaged:
-                self.world.faults_found.append(f"{topic}-{partition} is damaged at {position}: {damaged}")
+                self.trouble(f"{topic}-{partition} is damaged at {position}: {damaged}")
                 break
             records += found
             if position == at:
@@ -91,6 +80,23 @@ class Auditor(Actor):
             error = None if part.error_code is OK else part.error_code.name
             offset = part.committed_offset if part.committed_offset >= 0 else None
             self.note(FinalOffset(group, topic, partition, offset, error))
+
+
+async def list_offset(actor: Actor, topic: str, partition: int, *, committed: bool, at: int) -> Any:
+    """The partition's part of a ListOffsets; `at`: -1 for the end, -2 for the start. Raises Gone."""
+    answer = await actor.ask(
+        ApiKey.LIST_OFFSETS,
+        5,
+        replica_id=-1,
+        isolation_level=int(committed),
+        topics=(
+            {
+                "name": topic,
+                "partitions": ({"partition_index": partition, "current_leader_epoch": -1, "timestamp": at},),
+            },
+        ),
+    )
+    return answer.topics[0].partitions[0]
 
 
 async def fetch_offset(actor: Actor, group: str, topic: str, partition: int) -> Any:

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from broker.data_folder import ForeignFolder
 from broker.config import BrokerConfig
 from broker.node import Node
 from broker.session import Session
@@ -138,7 +139,7 @@ class Machine:
         except PowerCut:
             self._died()
             return
-        except (CorruptLog, CorruptStore, LostCommit) as refusal:
+        except (CorruptLog, CorruptStore, LostCommit, ForeignFolder) as refusal:
             process.alive = False
             self.refusal = f"{type(refusal).__name__}: {refusal}"
             raise Refused(self.refusal) from refusal
@@ -146,6 +147,11 @@ class Machine:
             # A fault of the disk: the process ends with it, and somebody starts it again.
             self._failed_start(process)
             return
+        except Exception as error:
+            process.alive = False
+            self.refusal = "".join(traceback.format_exception(error)[-4:])
+            self.on_fault(f"a start failed without a word: {self.refusal}")
+            raise Refused(self.refusal) from error
         found = report.transactions
         if found.resumed:
             self.count("transactions that went on after a start")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import random
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from tests.history import Compacted, FinalEnds, FinalOffset, FinalRead, check
 from tests.simulation.admins import LayoutAdmin, TopicAdmin, Truncator
 from tests.simulation.actor import Actor, create_topic
+from tests.simulation.damage import compare, flip_bits
 from tests.simulation.faults import Nemesis
 from tests.simulation.final import Auditor
 from tests.simulation.group_sink import GroupSink
@@ -20,6 +22,7 @@ from tests.simulation.plan import Plan
 from tests.simulation.producers import Idempotent, Plain
 from tests.simulation.readers import Reader
 from tests.simulation.transactions import Writer
+from tests.simulation.watch import Watcher
 from tests.simulation.world import World, quiet_logging
 
 ACTORS: dict[str, type[Actor]] = {
@@ -137,24 +140,55 @@ class _Run:
         """Everything is over and settled: read it, cut the power, and read it again."""
         world = self.world
         world.advance(SETTLE_MS)
+        self._watch()
         first = self._read_all("auditor")
         if first is None:
             return []
-        # An error of the disk that nothing has met until now must not meet what follows.
         violations = [str(violation) for violation in check(world.events, markerless=True)]
         world.machine.die("power")
         second = self._read_all("auditor-2")
         for before, after in zip(first, second or (), strict=False):
             if before != after and getattr(before, "topic", None) not in CHANGING:
                 violations.append(f"after a last power cut: {before} became {after}")
+        if self.plan.damage and not violations and not world.faults_found:
+            violations += self._damage(first)
         return violations
 
-    def _read_all(self, name: str) -> list[Any] | None:
+    def _watch(self) -> None:
+        topics = [name for name in sorted(self.plan.topics) if name not in CHANGING]
+        if topics:
+            watcher = Watcher(self.world, "watcher", {"topic": topics[0]})
+            watcher.process.spawn(watcher.run())
+            self.world.run_until(
+                lambda: watcher.done, max_ms=60_000, what="a watcher that never came to an end"
+            )
+
+    def _damage(self, before: list[Any]) -> list[str]:
+        """Flip bits, perhaps start again, and read everything: what is not noticed must be as it was."""
+        world = self.world
+        rng = random.Random(f"{self.plan.seed}/damage")
+        world.count("fault: damage")
+        where = flip_bits(world.machine, rng)
+        world.trace.say(f"damage: {where}")
+        world.damaged = True
+        how = rng.choice(("", "kill", "power"))
+        if how:
+            world.machine.die(how)
+        after = self._read_all("auditor-3", damaged=True)
+        if world.machine.refusal is not None:
+            world.count("damage that a start refused")
+        return [f"{where} ({how}): {what}" for what in compare(before, after or [], CHANGING)]
+
+    def _read_all(self, name: str, *, damaged: bool = False) -> list[Any] | None:
         world = self.world
         begun = len(world.events)
-        auditor = Auditor(world, name, {})
+        auditor = Auditor(world, name, {"damaged": damaged})
         auditor.process.spawn(auditor.run())
-        if not world.run_until(lambda: auditor.done, max_ms=60_000, what="the end cannot be read"):
+        if not world.run_until(
+            lambda: auditor.done or world.machine.refusal is not None,
+            max_ms=60_000,
+            what="the end cannot be read",
+        ):
             return None
         final = (FinalRead, FinalEnds, FinalOffset)
         return [event for event in world.events[begun:] if isinstance(event, final)]

@@ -51,6 +51,8 @@ class World:
         self.events: list[Event] = []
         self.faults_found: list[str] = []
         self.ending = False
+        self.damaged = False
+        """Bits were flipped: a start may refuse what it finds."""
         self.driver = Process(self.loop, "driver")
         self.network = Network(self.driver, f"{plan.seed}/network", plan.latency_ms, self.trace.network)
         self.machines = [self._machine(number) for number in range(1)]
