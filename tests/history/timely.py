@@ -144,12 +144,13 @@ def _check_held_back(
     known: dict[int, str | None] = {}
     for _, read in reads:
         stable = read.last_stable
-        if stable >= read.high_watermark or stable <= read.log_start:
+        if stable >= read.high_watermark or 0 < read.log_start >= stable:
+            # At a log start that moved, it may stay at a record that is gone.
             continue
         if stable not in known:
             known[stable] = _value_at(final, stable)
         value = known[stable]
-        if value is None:
+        if value is None or value not in history.sent:
             continue
         _, sent = history.sent[value]
         where = f"{value} at {stable} of {partition}"

@@ -152,19 +152,12 @@ def _no_duplicates_known() -> list[Change]:
     return [(ProducerStates, "check", lambda self, *_, **__: None)]
 
 
-def _producers_forgotten_in_a_split() -> list[Change]:
-    """Whoever takes partitions over knows nothing of their producers."""
-    from storage.range_log import RangeLog
+def _children_before_parents() -> list[Change]:
+    """After a split, what is flushed counts without all that precedes it in the parents (against S1)."""
+    from storage.flush_round import FlushRound
 
-    retire = RangeLog.retire
-
-    def forgetful(self: Any, on_retired: Any) -> Any:
-        partitions = retire(self, on_retired)
-        for log in partitions:
-            log.producers.clear()
-        return partitions
-
-    return [(RangeLog, "retire", forgetful)]
+    start = FlushRound.start
+    return [(FlushRound, "start", lambda self, disk, predecessors=(): start(self, disk))]
 
 
 def _reader_skips_a_parent() -> list[Change]:
@@ -267,14 +260,9 @@ def _verdict_without_its_id() -> list[Change]:
 
 def _torn_entries_count() -> list[Change]:
     """A start takes entries for whole whose checksum says that they are not."""
-    import storage.chain_scan
     import storage.scan
 
-    return [
-        (module, "entry_is_valid", lambda *_: True)
-        for module in (storage.scan, storage.chain_scan)
-        if hasattr(module, "entry_is_valid")
-    ]
+    return [(storage.scan, "entry_is_valid", lambda *_: True)]
 
 
 MUTANTS: dict[str, Mutant] = {
@@ -290,7 +278,7 @@ MUTANTS: dict[str, Mutant] = {
     "no-epoch-check": Mutant(100, _no_epoch_check),
     "init-without-fence": Mutant(100, _init_without_fence),
     "no-duplicates-known": Mutant(100, _no_duplicates_known),
-    "producers-forgotten-in-a-split": Mutant(100, _producers_forgotten_in_a_split),
+    "children-before-parents": Mutant(100, _children_before_parents),
     "reader-skips-a-parent": Mutant(100, _reader_skips_a_parent),
     "retention-before-log-start": Mutant(100, _retention_before_log_start),
     "compaction-keeps-aborted": Mutant(100, _compaction_keeps_aborted),
