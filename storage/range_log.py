@@ -105,7 +105,7 @@ class RangeLog(RangeReader):
             self._flusher.wrote(1)
 
     def _flushed_before(self) -> Iterator[Segment]:
-        """The segments that predecessors flush, and theirs: where one change follows another, none of them may be durable."""
+        """What predecessors flush, and theirs: where one change quickly follows another, none of it may be durable."""
         for log in self._predecessors:
             yield from log._unsealed
             yield from log._flushed_before()

@@ -40,8 +40,8 @@ class Ending:
     ) -> None:
         """Prepare, and expose. `with_ops` (the producer's next epoch) joins the PREPARING batch.
 
-        Where the verdict goes against it, `refused_ops` join the ABORTED record: what `with_ops` foretold of the end must
-        not outlive it, or a crash would leave a commit that a repeated EndTxn hears of and no reader ever sees.
+        Where the verdict goes against it, `refused_ops` join the ABORTED record: what `with_ops` foretold of the end
+        must not outlive it, or a crash would leave a commit that a repeated EndTxn hears of and no reader ever sees.
         """
 
         def prepared(error: KafkaError | None) -> None:

@@ -427,7 +427,7 @@ def test_a_failed_flush_of_a_parent_is_the_end_of_its_children() -> None:
 
 
 def test_a_file_is_flushed_by_one_log_also_two_changes_on() -> None:
-    """The simulated disk refuses two flushes of one file at once: of a failed one the device tells one of them alone."""
+    """The simulated disk refuses two flushes of a file at once: of a failed one the device tells one of them alone."""
     world = world_with_topic(flush_linger_ms=60_000)
     client = world.client()
     topic = world.node.topics.get("t")

@@ -13,6 +13,7 @@ write to one log side by side may mix there, in Kafka too.
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -58,7 +59,7 @@ def check_lists(
             edges[first][second] = min(kind, edges[first].get(second, kind), key=_PLAINEST.index)
 
     for values in lists.values():
-        for before, after in zip(values, values[1:], strict=False):
+        for before, after in itertools.pairwise(values):
             depends(writer.get(before), writer.get(after), "ww")
     updates: dict[tuple[str, int], list[Name]] = defaultdict(list)
     for one in transactions:

@@ -82,9 +82,10 @@ def _check_transactions(history: History, found: list[Violation]) -> None:
         elif txn.fate == "either" and there and missing:
             found.append(Violation(TORN, f"{name}: {_values(there)} there, {_values(missing)} missing"))
     found.extend(Violation(UNUSABLE, f"{u.producer}: {u.error}") for u in history.unusable)
-    for value in history.plain_acked:
-        if value not in visible and not history.may_be_gone(history.sent[value][1]):
-            found.append(Violation(LOST_PLAIN, value))
+    lost = (value for value in history.plain_acked if value not in visible)
+    found.extend(
+        Violation(LOST_PLAIN, value) for value in lost if not history.may_be_gone(history.sent[value][1])
+    )
 
 
 def _check_fences(history: History, found: list[Violation]) -> None:
@@ -95,9 +96,11 @@ def _check_fences(history: History, found: list[Violation]) -> None:
         name = f"transaction {number} of {producer}"
         if txn.commit_acked and txn.commit_called_at is not None and txn.commit_called_at > fenced_at:
             found.append(Violation(FENCED_COMMIT, name))
-        for sent in txn.sent:
-            if sent.value in history.visible and history.sent[sent.value][0] > fenced_at:
-                found.append(Violation(FENCED_WRITE, f"{sent.value} of {name}"))
+        found.extend(
+            Violation(FENCED_WRITE, f"{sent.value} of {name}")
+            for sent in txn.sent
+            if sent.value in history.visible and history.sent[sent.value][0] > fenced_at
+        )
 
 
 def _values(records: list[Sent]) -> str:
@@ -268,54 +271,3 @@ def _check_chains(history: History, found: list[Violation]) -> None:
                     Violation(GAP, f"{key}: {name} covers {start}..{stop}, the one before ended at {end}")
                 )
             end = max(end, stop)
-
-
-def check_keys(history: History, found: list[Violation]) -> None:
-    """The keys that transactions read before they wrote to them, as lists."""
-    keys = {one.key for txn in history.txns.values() for one in txn.lists}
-    if not keys:
-        return
-    lists: dict[str, list[str]] = {key: [] for key in keys}
-    for (_, committed), read in history.reads.items():
-        for _, value in read.records if committed else ():
-            key = history.sent[value][1].key if value in history.sent else None
-            if key in keys:
-                lists[key].append(value)
-    transactions = []
-    aborted = {}
-    for name, txn in history.txns.items():
-        written = [sent for sent in txn.sent if sent.key in keys]
-        if not txn.lists and not written:
-            continue
-        if not written or any(sent.value in history.visible for sent in written):
-            one = ListTransaction(name, {read.key: read.values for read in txn.lists})
-            for sent in written:
-                one.appends.setdefault(sent.key or "", []).append(sent.value)
-            transactions.append(one)
-        else:
-            aborted.update((sent.value, name) for sent in written)
-    found += check_lists(lists, transactions, aborted)
-
-
-def _check_loops(history: History, found: list[Violation]) -> None:
-    """What exactly-once loops made of what they read: once of each record below their group's offset."""
-    made: dict[tuple[str, str], str] = {}
-    groups: set[str] = set()
-    for txn in history.txns.values():
-        for group in sorted({sent.group for sent in txn.offsets}):
-            for sent in txn.sent:
-                if sent.source is None or sent.value not in history.visible:
-                    continue
-                groups.add(group)
-                key = group, sent.source
-                if key in made:
-                    found.append(Violation(TWICE, f"{sent.source}: {made[key]} and {sent.value}"))
-                made[key] = sent.value
-    for final in history.group_offsets:
-        read = history.reads.get(((final.topic, final.partition), True))
-        if final.offset is None or final.group not in groups or read is None:
-            continue
-        for offset, value in read.records[: at_or_after(read.records, final.offset)]:
-            if (final.group, value) not in made:
-                where = f"{value} at {offset} of {final.topic}-{final.partition}, {final.group} is at {final.offset}"
-                found.append(Violation(UNPROCESSED, where))

@@ -1,8 +1,8 @@
 """What clients did and saw, as plain data: the only thing that the checker knows.
 
-A history is a list of these in the order in which they happened; `begun` of a read is the length of the list when it was
-asked for, so that the checker can tell what was before what. Where the clients of a history have no common clock (real
-processes), its reads are left out, and with them what depends on time.
+A history is a list of these in the order in which they happened; `begun` of a read is the length of the list when it
+was asked for, so that the checker can tell what was before what. Where the clients of a history have no common clock
+(real processes), its reads are left out, and with them what depends on time.
 """
 
 from dataclasses import dataclass
@@ -76,7 +76,7 @@ class OffsetsSent:
 
 @dataclass(frozen=True, slots=True)
 class ListRead:
-    """A transaction read the values of a key, in order, before it wrote to it; nobody else may write to it meanwhile."""
+    """A transaction read the values of a key, in order, before it wrote to it; nobody else may write it meanwhile."""
 
     producer: str
     txn: int

@@ -90,7 +90,9 @@ def test_what_ran_in_order_has_no_circle(seed: int) -> None:
     rng.shuffle(transactions)
     assert kinds(lists, *transactions) == []
     # The same with one read from the past: its transaction wrote after what it did not see.
-    victims = [one for one in transactions if any(one.appends[key] and len(one.reads[key]) > 1 for key in one.reads)]
+    victims = [
+        one for one in transactions if any(one.appends[key] and len(one.reads[key]) > 1 for key in one.reads)
+    ]
     victim = rng.choice(victims)
     key = rng.choice([key for key in victim.reads if victim.appends[key] and len(victim.reads[key]) > 1])
     victim.reads[key] = victim.reads[key][: rng.randrange(len(victim.reads[key]))]

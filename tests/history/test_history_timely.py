@@ -62,7 +62,9 @@ def read(
     return Read("t", partition, committed, first, position, records, end, stable, start, begun)
 
 
-def final(partition: int, *values: str | None, hidden: dict[int, str] | None = None, start: int = 0) -> list[Event]:
+def final(
+    partition: int, *values: str | None, hidden: dict[int, str] | None = None, start: int = 0
+) -> list[Event]:
     """What is in a partition in the end, by offset; `hidden`: what readers of everything see beside."""
     seen = tuple((at, value) for at, value in enumerate(values) if value is not None and at >= start)
     everything = tuple(sorted([*seen, *((hidden or {}).items())]))
@@ -93,7 +95,12 @@ def test_a_reader_that_is_led_past_a_record() -> None:
 
 def test_a_reader_that_gets_what_is_not_there() -> None:
     aborted = txn(1, (0, 0, "x"), end="abort")
-    good = [*aborted, *plain("b", 1), read(0, 2, (1, "b"), end=2, begun=6), *final(0, None, "b", hidden={0: "x"})]
+    good = [
+        *aborted,
+        *plain("b", 1),
+        read(0, 2, (1, "b"), end=2, begun=6),
+        *final(0, None, "b", hidden={0: "x"}),
+    ]
     assert kinds(good) == []
     bad = [
         *aborted,
@@ -110,7 +117,9 @@ def test_offsets_that_only_grow(name: str) -> None:
     earlier = replace(read(2, 2, end=2, begun=2), **{name: 2})
     later = replace(read(2, 2, end=2, begun=3), **{name: 1})
     beside = replace(later, begun=2)
-    assert kinds([*sent, earlier, beside, *final(0, "a", "b", start=2)]) == [], "asked for before: it may be older"
+    assert kinds([*sent, earlier, beside, *final(0, "a", "b", start=2)]) == [], (
+        "asked for before: it may be older"
+    )
     assert violations.WENT_BACK in kinds([*sent, earlier, later, *final(0, "a", "b", start=2)])
 
 
@@ -124,7 +133,9 @@ def test_an_undecided_record_that_a_reader_gets_past() -> None:
     end: list[Event] = [EndCalled("p", 1, True), Ended("p", 1, True, "acked")]
     seen = read(0, 1, (0, "x"), end=1, begun=3)
     assert kinds([*open_, *end, seen, *final(0, "x")]) == []
-    assert kinds([*open_, end[0], seen, end[1], *final(0, "x")]) == [], "it may be committed before it is answered"
+    assert kinds([*open_, end[0], seen, end[1], *final(0, "x")]) == [], (
+        "it may be committed before it is answered"
+    )
     assert kinds([*open_, seen, *end, *final(0, "x")]) == [violations.UNDECIDED]
     stable = read(1, 1, end=1, committed=False, begun=3)
     assert kinds([*open_, stable, *end, *final(0, "x")]) == [violations.UNDECIDED], "the answer says so, too"
@@ -167,7 +178,9 @@ def test_a_transaction_that_is_visible_in_part() -> None:
 
 def test_a_producer_that_was_fenced() -> None:
     early = [*txn(1, (0, 0, "x"), end="", instance=1), EndCalled("p", 1, True), Fenced("p", 2)]
-    assert kinds([*early, Ended("p", 1, True, "acked"), *final(0, "x")]) == [], "it asked before it was fenced"
+    assert kinds([*early, Ended("p", 1, True, "acked"), *final(0, "x")]) == [], (
+        "it asked before it was fenced"
+    )
     late = [*txn(1, (0, 0, "x"), end="", instance=1), Fenced("p", 2), EndCalled("p", 1, True)]
     assert kinds([*late, Ended("p", 1, True, "failed"), *final(0, None, hidden={0: "x"})]) == []
     assert violations.FENCED_COMMIT in kinds([*late, Ended("p", 1, True, "acked"), *final(0, "x")])
@@ -175,7 +188,9 @@ def test_a_producer_that_was_fenced() -> None:
     assert violations.FENCED_WRITE in kinds([*write, Ended("p", 1, True, "unknown"), *final(0, "x")])
 
 
-def moves(number: int, start: int, stop: int, *values: tuple[str, str], outcome: str = "acked") -> list[Event]:
+def moves(
+    number: int, start: int, stop: int, *values: tuple[str, str], outcome: str = "acked"
+) -> list[Event]:
     """A loop's transaction over start..stop of in-0; (value, what it was made of)."""
     events: list[Event] = [Begun("loop", number)]
     events += [Sent("loop", number, "out", 0, value, None, source) for value, source in values]
@@ -209,14 +224,18 @@ def test_an_exactly_once_loop() -> None:
     gap = [*INPUT, *moves(1, 1, 2, ("1", "b")), *loop_final("1", offset=2)]
     assert kinds(gap) == [violations.GAP, violations.UNPROCESSED]
     perhaps = [*INPUT, *moves(1, 0, 1, outcome="unknown"), *moves(2, 1, 2, ("1", "a"), ("2", "b"))]
-    assert violations.GAP not in kinds([*perhaps, *loop_final("1", "2", offset=2)]), "the first may have committed"
+    assert violations.GAP not in kinds([*perhaps, *loop_final("1", "2", offset=2)]), (
+        "the first may have committed"
+    )
 
 
 def test_an_offset_that_is_older_than_one_committed_before() -> None:
     events = [*INPUT, *moves(1, 0, 2, ("1", "a"), ("2", "b"))]
     last = loop_final("1", "2", offset=2)
     number = len(events)
-    assert kinds([*events, OffsetSeen("g", "in", 0, None, number - 1), *last]) == [], "asked for before the answer"
+    assert kinds([*events, OffsetSeen("g", "in", 0, None, number - 1), *last]) == [], (
+        "asked for before the answer"
+    )
     assert kinds([*events, OffsetSeen("g", "in", 0, 2, number), *last]) == []
     assert kinds([*events, OffsetSeen("g", "in", 0, None, number), *last]) == [violations.STALE_OFFSET]
     assert kinds([*events, OffsetSeen("g", "in", 0, 1, number), *last]) == [violations.STALE_OFFSET]

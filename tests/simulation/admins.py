@@ -5,7 +5,6 @@ from __future__ import annotations
 from tests.history import Deleted, PlainAcked, Sent
 from tests.simulation.actor import OK, Actor, batch_of, create_topic, produce_fields
 from tests.simulation.network import Gone
-
 from wire import layouts
 from wire.apis import ApiKey
 

@@ -1,4 +1,4 @@
-"""Bits flip in what was flushed long ago: it must be noticed, by the start or by who reads it, and never served as right."""
+"""Bits flip in what was flushed long ago: the start or who reads it notices, and nothing wrong is served as right."""
 
 from __future__ import annotations
 

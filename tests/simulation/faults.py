@@ -110,11 +110,11 @@ class Nemesis:
     async def _clock(self, machine: Machine, by_ms: int) -> None:
         machine.jump_clock(by_ms)
 
-    async def _io_error(self, machine: Machine, operation: str, metadata: bool) -> None:
+    async def _io_error(self, machine: Machine, operation: str, metadata: bool, power_ms: int) -> None:
         """What the device says once; later the machine is cut from power, as what the device lost is lost."""
         machine.disk.fail(operation, "metadata" if metadata else "topics", error=errno.EIO)
         machine.disk.needs_power_cut = True
-        await self.process.sleep(300)
+        await self.process.sleep(power_ms)
         if not self.world.ending:
             self._die(machine, "power", 0)
 

@@ -7,7 +7,7 @@ from typing import Any
 from tests.history import FinalEnds, FinalOffset, FinalRead
 from tests.simulation.actor import OK, Actor, decode, fetch_fields
 from wire.apis import ApiKey
-from wire.errors import ErrorCode, KafkaError
+from wire.errors import KafkaError
 
 
 class Auditor(Actor):
@@ -51,7 +51,7 @@ class Auditor(Actor):
         records: list[tuple[int, str]] = []
         while position < stop:
             at = position
-            part = await self.persist(lambda: self._fetch(topic, partition, at, committed=committed))
+            part = await self.persist(lambda at=at: self._fetch(topic, partition, at, committed=committed))
             if part.error_code is not OK:
                 self.trouble(
                     f"{topic}-{partition} cannot be read at {position} in the end: {part.error_code.name}"

@@ -1,4 +1,4 @@
-"""Group transactions (design T10): many producers' transactions that end as one, batch after batch, with twins and zombies."""
+"""Group transactions (design T10): many producers' transactions that end as one, batch after batch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from tests.history import Begun, EndCalled, Ended
 from tests.simulation.actor import Actor, Link
 from tests.simulation.network import Gone
 from tests.simulation.transactions import Failed, Instance
-
 from wire import group_transactions as messages
 from wire.errors import ErrorCode
 
@@ -24,7 +23,7 @@ class _Attempt:
 
 
 class GroupSink(Actor):
-    """A coordinator and its writers. Each attempt at a batch is one transaction of the history, whatever its members."""
+    """A coordinator and its writers. Each attempt at a batch is one transaction of the history, of all members."""
 
     count = 0
     attempts = 0

@@ -12,7 +12,6 @@ from tests.simulation.loop import Task
 from tests.simulation.network import Gone
 from tests.simulation.readers import read_once
 from tests.simulation.transactions import Failed, Instance, Transactor
-
 from wire.apis import ApiKey
 from wire.errors import ErrorCode
 
@@ -71,7 +70,7 @@ def subscription(topic: str) -> bytes:
 
 
 class GroupMember(ExactlyOnce):
-    """The same, as a member of a classic group: its partitions come and go, and a generation that is over commits nothing.
+    """The same, as a member of a classic group: partitions come and go, and a generation that is over commits nothing.
 
     Offsets are committed with the member's generation (KIP-447), so who lost its partitions is refused.
     """

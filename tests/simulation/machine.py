@@ -8,8 +8,8 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from broker.data_folder import ForeignFolder
 from broker.config import BrokerConfig
+from broker.data_folder import ForeignFolder
 from broker.node import Node
 from broker.session import Session
 from storage.compaction import Job, JobDone, Outcome, rewrite

@@ -157,7 +157,11 @@ def _children_before_parents() -> list[Change]:
     from storage.flush_round import FlushRound
 
     start = FlushRound.start
-    return [(FlushRound, "start", lambda self, disk, predecessors=(): start(self, disk))]
+
+    def at_once(self: Any, disk: Any, predecessors: Any = ()) -> None:
+        start(self, disk, [lambda tell: disk.scheduler.call_soon(tell, None) for _ in predecessors])
+
+    return [(FlushRound, "start", at_once)]
 
 
 def _reader_skips_a_parent() -> list[Change]:
@@ -224,7 +228,7 @@ def _partitions_shown_one_by_one() -> list[Change]:
 
     def slowly(self: Any, transaction: Any) -> None:
         writes = transaction.writes
-        for number, (partition, segments) in enumerate(writes.items()):
+        for number, partition in enumerate(writes):
             if number:
                 self._scheduler.call_later(30 * number, partition.transactions.closed, transaction.key)
                 self._scheduler.call_later(30 * number, partition.wake)

@@ -1,8 +1,8 @@
 """Connections between simulated processes: bytes arrive in order and late, in pieces, or not at all.
 
-A connection is TCP's: within one direction nothing is reordered; between connections everything is. A blocked direction
-holds its bytes back until it is opened again, as retransmission does; a reset loses what is under way. What a client sent
-before it gave up may still arrive, after its retry on another connection.
+A connection is TCP's: within one direction nothing is reordered; between connections everything is. A blocked
+direction holds its bytes back until it is opened again, as retransmission does; a reset loses what is under way. What a
+client sent before it gave up may still arrive, after its retry on another connection.
 """
 
 from __future__ import annotations

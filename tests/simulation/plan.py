@@ -134,8 +134,10 @@ def draw_producer(rng: random.Random) -> dict[str, Any]:
 
 def _shared(rng: random.Random, actors: list[ActorSpec], topics: dict[str, Topic]) -> None:
     topics["shared"] = (rng.choice((2, 3)), {})
-    for number in range(rng.choice((1, 2, 3))):
-        actors.append(ActorSpec("writer", f"w{number}", {"topic": "shared", **draw_producer(rng)}))
+    actors += [
+        ActorSpec("writer", f"w{number}", {"topic": "shared", **draw_producer(rng)})
+        for number in range(rng.choice((1, 2, 3)))
+    ]
     if rng.random() < 0.5:
         actors.append(ActorSpec("idempotent", "i0", {"topic": "shared", "every_ms": 40}))
     if rng.random() < 0.3:
@@ -220,10 +222,8 @@ SCENES = (_shared, _shared, _lists, _loops, _members, _sink, _truncated, _compac
 
 
 def draw_faults(rng: random.Random, duration_ms: int) -> tuple[Fault, ...]:
-    faults = []
-    for _ in range(rng.choice((0, 1, 2, 3, 5))):
-        kind = rng.choice(FAULT_KINDS)
-        faults.append(Fault(rng.randrange(duration_ms), kind, _fault_arguments(rng, kind)))
+    kinds = [rng.choice(FAULT_KINDS) for _ in range(rng.choice((0, 1, 2, 3, 5)))]
+    faults = [Fault(rng.randrange(duration_ms), kind, _fault_arguments(rng, kind)) for kind in kinds]
     return tuple(sorted(faults, key=lambda fault: fault.at_ms))
 
 
@@ -256,6 +256,7 @@ def _fault_arguments(rng: random.Random, kind: str) -> dict[str, Any]:
         return {
             "operation": rng.choice(("flush", "flush", "write", "read", "flush_dir")),
             "metadata": rng.random() < 0.4,
+            "power_ms": rng.choice((5, 20, 50, 300)),
         }
     if kind == "disk_full":
         return {

@@ -1,4 +1,4 @@
-"""Producers outside of transactions: plain ones that never repeat themselves, idempotent ones that do until they know."""
+"""Producers outside of transactions: plain ones never repeat themselves, idempotent ones do until they know."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class _Batch:
 
 
 class Idempotent(Actor):
-    """Several batches in flight on one connection; after a failure all that is not acknowledged is sent again, in order."""
+    """Several batches in flight on one connection; after a failure what is not acknowledged is sent again, in order."""
 
     async def run(self) -> None:
         self._count = 0

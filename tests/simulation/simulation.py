@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.history import Compacted, FinalEnds, FinalOffset, FinalRead, check
-from tests.simulation.admins import LayoutAdmin, TopicAdmin, Truncator
 from tests.simulation.actor import Actor, create_topic
+from tests.simulation.admins import LayoutAdmin, TopicAdmin, Truncator
 from tests.simulation.damage import compare, flip_bits
 from tests.simulation.faults import Nemesis
 from tests.simulation.final import Auditor

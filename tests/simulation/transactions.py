@@ -8,7 +8,6 @@ from typing import Any
 from tests.history import Begun, EndCalled, Ended, Fenced, OffsetsSent, Placed, Sent
 from tests.simulation.actor import OK, Actor, Link, batch_of, produce_fields
 from tests.simulation.network import Gone
-
 from wire.apis import ApiKey
 from wire.errors import ErrorCode
 

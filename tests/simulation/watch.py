@@ -1,4 +1,4 @@
-"""Whoever waits for a record is told when there is one: a fetch with much patience, and a record in the middle of it."""
+"""Whoever waits for a record is told when there is one: a patient fetch, and a record in the middle of it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from tests.history import PlainAcked, Sent
 from tests.simulation.actor import OK, Actor, Link, batch_of, decode, fetch_fields, produce_fields
 from tests.simulation.final import list_offset
 from tests.simulation.network import Gone
-
 from wire.apis import ApiKey
 
 PATIENCE_MS = 30_000
