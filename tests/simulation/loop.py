@@ -2,8 +2,8 @@
 
 A `Process` is what a broker gets for its `Scheduler` and what a client's coroutines run on. When it dies, whatever it
 had planned never happens. Callbacks of one process run in the order of their calls, as on an event loop; time moves
-only when nobody is ready, and timers that fall due at one instant go in a seeded order. Clocks of processes may jump; the
-loop's own time never does.
+only when nobody is ready, and timers that fall due at one instant go in a seeded order. Clocks of processes may jump;
+the loop's own time never does.
 """
 
 from __future__ import annotations

@@ -205,10 +205,10 @@ def _truncated(rng: random.Random, actors: list[ActorSpec], topics: dict[str, To
 
 def _compacted(rng: random.Random, actors: list[ActorSpec], topics: dict[str, Topic]) -> None:
     topics["keys"] = (2, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"})
-    for number in range(2):
-        actors.append(
-            ActorSpec("writer", f"wk{number}", {"topic": "keys", "keyed": True, **draw_producer(rng)})
-        )
+    actors += [
+        ActorSpec("writer", f"wk{number}", {"topic": "keys", "keyed": True, **draw_producer(rng)})
+        for number in range(2)
+    ]
     actors.append(ActorSpec("plain", "pk", {"topic": "keys", "keyed": True, "every_ms": 50}))
     actors.append(ActorSpec("reader", "rk", {"topic": "keys", "every_ms": 50}))
     actors.append(ActorSpec("layout", "seals", {"topics": ["keys"], "every_ms": 60}))
