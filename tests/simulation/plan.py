@@ -91,6 +91,8 @@ def draw_settings(rng: random.Random) -> dict[str, Any]:
         "retention_check_interval_ms": rng.choice((300, 1_000)),
         "compaction_interval_ms": rng.choice((200, 1_000)),
         "layout_check_interval_ms": 1_000,
+        "group_consumer_session_timeout_ms": 1_000,
+        "group_consumer_heartbeat_interval_ms": 200,
     }
 
 
@@ -178,10 +180,11 @@ def _loops(rng: random.Random, actors: list[ActorSpec], topics: dict[str, Topic]
 
 def _members(rng: random.Random, actors: list[ActorSpec], topics: dict[str, Topic]) -> None:
     _source(rng, actors, topics)
+    kind = rng.choice(("member", "new member"))
     for number in range(rng.choice((2, 3))):
         options = {"source": "in", "sink": "out", "group": "members", **draw_producer(rng), "zombies": 0.0}
         options["pauses"] = rng.choice((0.0, 0.1))
-        actors.append(ActorSpec("member", f"g{number}", options))
+        actors.append(ActorSpec(kind, f"g{number}", options))
 
 
 def _sink(rng: random.Random, actors: list[ActorSpec], topics: dict[str, Topic]) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from tests.history import Compacted, FinalEnds, FinalOffset, FinalRead, check
 from tests.simulation.actor import Actor, create_topic
 from tests.simulation.admins import LayoutAdmin, TopicAdmin, Truncator
+from tests.simulation.consumer_group import NewMember
 from tests.simulation.damage import compare, flip_bits
 from tests.simulation.faults import Nemesis
 from tests.simulation.final import Auditor
@@ -33,6 +34,7 @@ ACTORS: dict[str, type[Actor]] = {
     "ledger": Ledger,
     "loop": ExactlyOnce,
     "member": GroupMember,
+    "new member": NewMember,
     "sink": GroupSink,
     "layout": LayoutAdmin,
     "truncator": Truncator,
