@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, Literal
 
 import msgpack
@@ -73,10 +73,9 @@ class RangeLog(RangeReader):
         self._segments = segments
         self._active = segments[-1]
         self._predecessors = [log for log in predecessors if log.state != "CLOSED"]
+        theirs = set(self._flushed_before())
         self._unsealed: list[Segment] = [
-            segment
-            for segment in segments
-            if segment.state != "SEALED" and not any(segment in log._unsealed for log in self._predecessors)
+            segment for segment in segments if segment.state != "SEALED" and segment not in theirs
         ]
         self._successors: list[RangeLog] = []
         self.flush_ms = 0.0
@@ -104,6 +103,12 @@ class RangeLog(RangeReader):
             # The hand-over is a position of its own: who repeats a batch of before waits for the predecessors.
             self._appended_lsn = 1
             self._flusher.wrote(1)
+
+    def _flushed_before(self) -> Iterator[Segment]:
+        """What predecessors flush, and theirs: where one change quickly follows another, none of it may be durable."""
+        for log in self._predecessors:
+            yield from log._unsealed
+            yield from log._flushed_before()
 
     # What there is.
 

@@ -81,7 +81,7 @@ class Coordinator:
         self.admission = Admission(
             store, self._ids, self.open, offsets, max_partitions=config.max_partitions_per_transaction
         )
-        self.ends = Ends(store, self._ids, self.open, ending, self.group_transactions)
+        self.ends = Ends(self._ids, self.open, ending, self.group_transactions)
         self.id_expiry = IdExpiry(store, scheduler, self._ids, self.group_transactions.undecided)
 
     def restore(self, ids: Iterable[TransactionalId], groups: Iterable[GroupTransaction] = ()) -> None:

@@ -20,6 +20,8 @@ from wire.errors import ErrorCode, KafkaError
 
 Done = Callable[[KafkaError | None], None]
 """Called once, when the outcome is durable and exposed; with the error that the client gets otherwise."""
+RefusedOps = Callable[[], Sequence[Op]]
+"""What is recorded of the transactional id when its commit turned out to be an abort."""
 
 
 class Ending:
@@ -33,17 +35,25 @@ class Ending:
         self._offsets = offsets
         self._settlement = settlement
 
-    def commit(self, transaction: Transaction, with_ops: Sequence[Op], done: Done) -> None:
-        """Prepare, and expose. `with_ops` (the producer's next epoch) joins the PREPARING batch."""
+    def commit(
+        self, transaction: Transaction, with_ops: Sequence[Op], done: Done, *, refused_ops: RefusedOps
+    ) -> None:
+        """Prepare, and expose. `with_ops` (the producer's next epoch) joins the PREPARING batch.
+
+        Where the verdict goes against it, `refused_ops` join the ABORTED record: what `with_ops` foretold of the end
+        must not outlive it, or a crash would leave a commit that a repeated EndTxn hears of and no reader ever sees.
+        """
 
         def prepared(error: KafkaError | None) -> None:
             if error is None:
                 self.finish_commit(transaction)
             done(error)
 
-        self._prepare(transaction, with_ops, prepared)
+        self._prepare(transaction, with_ops, prepared, refused_ops)
 
-    def vote(self, transaction: Transaction, with_ops: Sequence[Op], done: Done) -> None:
+    def vote(
+        self, transaction: Transaction, with_ops: Sequence[Op], done: Done, *, refused_ops: RefusedOps
+    ) -> None:
         """Prepare and stop there: a durable vote, nothing visible. The group's outcome ends it (T10)."""
 
         def prepared(error: KafkaError | None) -> None:
@@ -51,9 +61,11 @@ class Ending:
                 transaction.move(State.PREPARED)
             done(error)
 
-        self._prepare(transaction, with_ops, prepared)
+        self._prepare(transaction, with_ops, prepared, refused_ops)
 
-    def _prepare(self, transaction: Transaction, with_ops: Sequence[Op], done: Done) -> None:
+    def _prepare(
+        self, transaction: Transaction, with_ops: Sequence[Op], done: Done, refused_ops: RefusedOps
+    ) -> None:
         """The parallel step; `done` when T1 holds, or with the error that says why it never will."""
         transaction.move(State.PREPARING)
         batch: list[Op] = [Put(keys.txn(transaction.key), transaction.header())]
@@ -78,7 +90,7 @@ class Ending:
                 # Nothing can be recorded any more: whether it is committed is what a restart will find out (T3).
                 done(unavailable(store_error))
             elif log_error is not None:
-                self._refused(transaction, log_error, done)
+                self._refused(transaction, log_error, done, refused_ops)
             else:
                 done(None)
 
@@ -126,7 +138,9 @@ class Ending:
             self._store.apply([Put(keys.txn(transaction.key), transaction.header())])
         self.expose(transaction)
 
-    def _refused(self, transaction: Transaction, error: Exception, done: Done) -> None:
+    def _refused(
+        self, transaction: Transaction, error: Exception, done: Done, refused_ops: RefusedOps
+    ) -> None:
         """A participant's flush failed, so T1 does not hold and never will: the verdict is ABORTED."""
 
         def recorded(failure: KafkaError | None) -> None:
@@ -135,7 +149,7 @@ class Ending:
                 or KafkaError(ErrorCode.kafka_storage_error, f"commit refused, its data is lost: {error}")
             )
 
-        self.abort(transaction, (), recorded)
+        self.abort(transaction, refused_ops(), recorded)
 
     def finish_commit(self, transaction: Transaction) -> None:
         """It is decided and durable: record COMMITTED, commit its offsets, show its records."""

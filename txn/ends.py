@@ -13,7 +13,7 @@ from collections.abc import Callable
 from txn.ending import Ending
 from txn.group_transactions import GroupTransactions
 from txn.identities import Identities, Identity, IdentityReply, Reply, refusals
-from txn.metastore import MetaStore
+from txn.metastore import Op
 from txn.open_transactions import OpenTransactions
 from txn.transaction import LastEnd, State, Transaction, TransactionalId
 from wire.errors import ErrorCode, KafkaError
@@ -24,13 +24,11 @@ class Ends:
 
     def __init__(
         self,
-        store: MetaStore,
         identities: Identities,
         open_transactions: OpenTransactions,
         ending: Ending,
         groups: GroupTransactions,
     ) -> None:
-        self._store = store
         self._ids = identities
         self._open = open_transactions
         self._ending = ending
@@ -137,16 +135,19 @@ class Ends:
 
     def _commit(self, held: TransactionalId, transaction: Transaction, reply: Reply) -> None:
         def done(error: KafkaError | None) -> None:
-            if transaction.state is State.ABORTED:
-                # The verdict went against the client's wish: what is recorded of the id must say so too.
-                if held.last_end is not None:
-                    held.last_end = dataclasses.replace(held.last_end, committed=False)
-                self._store.apply(self._ids.record_ops(held))
             self._open.closed(held)
             reply(error)
 
         held.busy = True
-        self._ending.commit(transaction, self._ids.record_ops(held), done)
+        self._ending.commit(
+            transaction, self._ids.record_ops(held), done, refused_ops=lambda: self._aborted_after_all(held)
+        )
+
+    def _aborted_after_all(self, held: TransactionalId) -> list[Op]:
+        """The verdict went against the client's wish: what is recorded of the id must say so too."""
+        if held.last_end is not None:
+            held.last_end = dataclasses.replace(held.last_end, committed=False)
+        return self._ids.record_ops(held)
 
     def _vote(self, held: TransactionalId, transaction: Transaction, reply: Reply) -> None:
         """A group's member: its EndTxn(commit) is a durable vote; the group decides (T10)."""
@@ -158,4 +159,6 @@ class Ends:
             reply(error)
 
         held.busy = True
-        self._ending.vote(transaction, self._ids.record_ops(held), done)
+        self._ending.vote(
+            transaction, self._ids.record_ops(held), done, refused_ops=lambda: self._aborted_after_all(held)
+        )

@@ -426,6 +426,26 @@ def test_a_failed_flush_of_a_parent_is_the_end_of_its_children() -> None:
     assert producer_goes_on(world, producer)
 
 
+def test_a_file_is_flushed_by_one_log_also_two_changes_on() -> None:
+    """The simulated disk refuses two flushes of a file at once: of a failed one the device tells one of them alone."""
+    world = world_with_topic(flush_linger_ms=60_000)
+    client = world.client()
+    topic = world.node.topics.get("t")
+    assert topic is not None
+    oldest = topic.ranges[0].active.path
+    world.disk.flush_delay_ms = lambda path: 200.0 if path == oldest else 1.0
+    numbers = [client.send(ApiKey.PRODUCE, 9, **produce_fields("t", {0: batch(b"a")}))]
+    for at in (3, 2, 1):
+        done(world, split(world, at))
+        numbers.append(client.send(ApiKey.PRODUCE, 9, **produce_fields("t", {0: batch(b"%d" % at)})))
+    assert not client.answers, "or the oldest segment was flushed too soon to show anything"
+    world.disk.fail("flush", oldest)
+    world.scheduler.run_until(lambda: all(number in client.answers for number in numbers))
+    for number in numbers:
+        (part,) = client.answers[number].responses[0].partition_responses
+        assert part.error_code is not ErrorCode.none, "nothing counts before what precedes it"
+
+
 def changes(world: SimNode, rng: random.Random) -> Iterator[list[Arranged | KafkaError]]:
     """Random changes, one after another."""
     while True:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.sim_admin import run_turns
 from support.sim_node import SimNode
 from support.sim_producer import Producer, create_topic, list_offset, read_all
 from support.sim_transactions import Caller
@@ -272,3 +273,30 @@ def test_a_commit_of_offsets_waits_no_longer_than_its_own_transaction(ended_by: 
     assert other.end() is OK
     assert not world.node.offsets._waits
     assert not world.node.offsets._waiting
+
+
+@pytest.mark.parametrize("stop", ["kill", "cut_power"])
+@pytest.mark.parametrize("v2", [False, True], ids=["v1", "v2"])
+def test_a_commit_that_a_failed_flush_refused_is_no_success_after_a_crash(v2: bool, stop: str) -> None:
+    """At every turn: what PREPARING foretold of the id must not outlive the abort that it turned into."""
+    refused = 0
+    for turns in range(24):
+        world = SimNode(flush_delay_ms=2.0)
+        create_topic(world.client(), "t", 2)
+        producer = Producer(world.client(), "p", v2=v2)
+        assert producer.init() is OK
+        assert producer.send("t", {0: [b"x"]}) == {0: OK}
+        world.disk.fail("flush", "topics")
+        producer.end_request(commit=True)
+        run_turns(world, turns)
+        if stop == "cut_power":
+            world.cut_power(keep="all")
+        else:
+            world.kill()
+        producer.client = world.client()
+        if producer.end(commit=True) is OK:
+            assert read_all(world.client(), "t")[0] == [b"x"]
+        else:
+            # Under the first protocol that may also say that nobody can tell (T5).
+            refused += 1
+    assert refused, "or the turns reach no refusal"

@@ -18,16 +18,6 @@ from typing import Any
 
 from confluent_kafka import KafkaException, Producer
 
-from tests.crash.checker import (
-    Begun,
-    ClientEvent,
-    EndCalled,
-    Ended,
-    OffsetsSent,
-    PlainAcked,
-    Sent,
-    Unusable,
-)
 from tests.crash.clients import (
     RDKAFKA,
     Again,
@@ -37,6 +27,16 @@ from tests.crash.clients import (
     MustAbort,
     RdkafkaProducer,
     TransactionalProducer,
+)
+from tests.history import (
+    Begun,
+    ClientEvent,
+    EndCalled,
+    Ended,
+    OffsetsSent,
+    PlainAcked,
+    Sent,
+    Unusable,
 )
 
 TOPICS = ("crash-a", "crash-b")

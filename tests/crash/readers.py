@@ -14,8 +14,8 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from tests.crash.checker import ClientEvent, FinalEnds, FinalOffset, FinalRead, Partition, Seen
 from tests.crash.clients import RDKAFKA
+from tests.history import ClientEvent, FinalEnds, FinalOffset, FinalRead, Partition, Seen
 
 CALL_TIMEOUT_S = 10.0
 

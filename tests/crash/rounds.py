@@ -17,9 +17,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.crash.checker import Event, Partition, Violation, check
 from tests.crash.load import GROUP, INPUT_TOPIC, PARTITIONS, TOPICS, Load
 from tests.crash.readers import Auditor, Follower, create_topics, read_ends, read_group
+from tests.history import Event, Partition, Violation, check
 from tests.support import shim
 from tests.support.broker_process import BrokerProcess, ServerProcess
 

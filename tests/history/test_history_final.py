@@ -2,8 +2,7 @@
 
 import pytest
 
-from tests.crash import checker
-from tests.crash.checker import (
+from tests.history import (
     Begun,
     EndCalled,
     Ended,
@@ -16,6 +15,7 @@ from tests.crash.checker import (
     Sent,
     Unusable,
     check,
+    violations,
 )
 
 
@@ -92,54 +92,54 @@ def test_a_commit_without_any_answer_may_be_either():
 @pytest.mark.parametrize(
     ("kind", "events"),
     [
-        (checker.LOST_COMMIT, [*txn(1, "commit", "a0", "b1"), *final(0, "a0"), *final(1)]),
-        (checker.LOST_COMMIT, [*txn(1, "commit", "a0"), *final(0)]),
-        (checker.LOST_COMMIT, [*txn(1, "commit? commit", "a0"), *final(0)]),
-        (checker.LOST_PLAIN, [*plain("a0"), *final(0)]),
-        (checker.ABORTED_VISIBLE, [*txn(1, "abort", "a0", "b1"), *final(0, "a0"), *final(1, "b1")]),
-        (checker.ABORTED_VISIBLE, [*txn(1, "abort?", "a0"), *final(0, "a0")]),
-        (checker.ABORTED_VISIBLE, [*txn(1, "commit! abort?", "a0"), *final(0, "a0")]),
-        (checker.ABORTED_VISIBLE, [*txn(1, "commit? abort", "a0"), *final(0, "a0")]),
-        (checker.ABORTED_VISIBLE, [*txn(1, None, "a0"), *final(0, "a0")]),
-        (checker.TORN, [*txn(1, "commit?", "a0", "b1"), *final(0, "a0"), *final(1)]),
-        (checker.CONTRADICTION, [*txn(1, "abort commit", "a0"), *final(0, "a0")]),
-        (checker.DUPLICATE, [*plain("a0"), *final(0, "a0", "a0")]),
-        (checker.STRANGER, [*final(0, "a0")]),
-        (checker.MISPLACED, [*plain("a0"), *final(0), *final(1, "a0")]),
-        (checker.DISORDER, [*txn(1, "commit", "a0", "b0"), *final(0, "b0", "a0")]),
-        (checker.DISORDER, [*txn(1, "commit", "a0"), *txn(2, "commit", "b0"), *final(0, "b0", "a0")]),
+        (violations.LOST_COMMIT, [*txn(1, "commit", "a0", "b1"), *final(0, "a0"), *final(1)]),
+        (violations.LOST_COMMIT, [*txn(1, "commit", "a0"), *final(0)]),
+        (violations.LOST_COMMIT, [*txn(1, "commit? commit", "a0"), *final(0)]),
+        (violations.LOST_PLAIN, [*plain("a0"), *final(0)]),
+        (violations.ABORTED_VISIBLE, [*txn(1, "abort", "a0", "b1"), *final(0, "a0"), *final(1, "b1")]),
+        (violations.ABORTED_VISIBLE, [*txn(1, "abort?", "a0"), *final(0, "a0")]),
+        (violations.ABORTED_VISIBLE, [*txn(1, "commit! abort?", "a0"), *final(0, "a0")]),
+        (violations.ABORTED_VISIBLE, [*txn(1, "commit? abort", "a0"), *final(0, "a0")]),
+        (violations.ABORTED_VISIBLE, [*txn(1, None, "a0"), *final(0, "a0")]),
+        (violations.TORN, [*txn(1, "commit?", "a0", "b1"), *final(0, "a0"), *final(1)]),
+        (violations.CONTRADICTION, [*txn(1, "abort commit", "a0"), *final(0, "a0")]),
+        (violations.DUPLICATE, [*plain("a0"), *final(0, "a0", "a0")]),
+        (violations.STRANGER, [*final(0, "a0")]),
+        (violations.MISPLACED, [*plain("a0"), *final(0), *final(1, "a0")]),
+        (violations.DISORDER, [*txn(1, "commit", "a0", "b0"), *final(0, "b0", "a0")]),
+        (violations.DISORDER, [*txn(1, "commit", "a0"), *txn(2, "commit", "b0"), *final(0, "b0", "a0")]),
         (
-            checker.OFFSETS_BACK,
+            violations.OFFSETS_BACK,
             [*plain("a0", "b0"), FinalRead("t", 0, True, ((1, "a0"), (1, "b0")), 2)],
         ),
-        (checker.RETRACTED, [*plain("a0", acked=False), Seen("t", 0, 0, "a0", True), *final(0, None)]),
+        (violations.RETRACTED, [*plain("a0", acked=False), Seen("t", 0, 0, "a0", True), *final(0, None)]),
         (
-            checker.RETRACTED,
+            violations.RETRACTED,
             [
                 *plain("a0", "b0", acked=False),
                 Seen("t", 0, 0, "a0", False),
                 *final(0, "b0", "a0", committed=False),
             ],
         ),
-        (checker.BLOCKED, [*plain("a0"), *final(0, "a0", stable=1, end=2, position=2)]),
-        (checker.UNREADABLE, [*plain("a0"), *final(0, "a0", None, position=1)]),
-        (checker.UNREADABLE, [*final(0, None, position=0, committed=False)]),
-        (checker.UNUSABLE, [Unusable("p", "CONCURRENT_TRANSACTIONS")]),
-        (checker.WRONG_OFFSET, [*txn(1, "commit", offset=5), FinalOffset("g", "in", 0, None)]),
+        (violations.BLOCKED, [*plain("a0"), *final(0, "a0", stable=1, end=2, position=2)]),
+        (violations.UNREADABLE, [*plain("a0"), *final(0, "a0", None, position=1)]),
+        (violations.UNREADABLE, [*final(0, None, position=0, committed=False)]),
+        (violations.UNUSABLE, [Unusable("p", "CONCURRENT_TRANSACTIONS")]),
+        (violations.WRONG_OFFSET, [*txn(1, "commit", offset=5), FinalOffset("g", "in", 0, None)]),
         (
-            checker.WRONG_OFFSET,
+            violations.WRONG_OFFSET,
             [*txn(1, "commit", offset=5), *txn(2, "commit", offset=6), FinalOffset("g", "in", 0, 5)],
         ),
         (
-            checker.WRONG_OFFSET,
+            violations.WRONG_OFFSET,
             [*txn(1, "commit", offset=5), *txn(2, "abort", offset=6), FinalOffset("g", "in", 0, 6)],
         ),
         (
-            checker.WRONG_OFFSET,
+            violations.WRONG_OFFSET,
             [*txn(1, "commit?", "a0", offset=5), *final(0, "a0"), FinalOffset("g", "in", 0, None)],
         ),
         (
-            checker.WRONG_OFFSET,
+            violations.WRONG_OFFSET,
             [*txn(1, "commit", offset=5), FinalOffset("g", "in", 0, None, "unstable offset commit")],
         ),
     ],
@@ -147,20 +147,20 @@ def test_a_commit_without_any_answer_may_be_either():
 def test_each_violation_is_found(kind, events):
     found = kinds(events)
     assert kind in found
-    assert set(found) <= {kind, checker.DISORDER} or kind == checker.CONTRADICTION
+    assert set(found) <= {kind, violations.DISORDER} or kind == violations.CONTRADICTION
 
 
 def test_offsets_of_an_open_end_without_records_may_be_either():
     events = [*txn(1, "commit", offset=5), *txn(2, "commit?", offset=6)]
     assert check([*events, FinalOffset("g", "in", 0, 5)]) == []
     assert check([*events, FinalOffset("g", "in", 0, 6)]) == []
-    assert kinds([*events, FinalOffset("g", "in", 0, 7)]) == [checker.WRONG_OFFSET]
+    assert kinds([*events, FinalOffset("g", "in", 0, 7)]) == [violations.WRONG_OFFSET]
 
 
 def test_markers_are_found_only_where_they_are_not_to_be():
     events = [*txn(1, "commit", "a0"), *final(0, "a0", None)]
     assert kinds(events) == []
-    assert kinds(events, markerless=True) == [checker.MARKERS]
+    assert kinds(events, markerless=True) == [violations.MARKERS]
 
 
 def test_violations_say_where():
