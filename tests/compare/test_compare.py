@@ -1,0 +1,46 @@
+"""sealog's answers beside Apache Kafka's: equal, or different on purpose."""
+
+import pytest
+
+from tests.compare import cases_of_data, cases_of_transactions  # noqa: F401  (they register their cases)
+from tests.compare.cases import CASES, Case, some
+from tests.compare.differences import DIFFERENCES, Difference
+from tests.compare.servers import Servers
+from wire.apis import APIS
+
+_ran: set[str] = set()
+_met: set[Difference] = set()
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_answers_are_alike(servers: Servers, case: Case) -> None:
+    _ran.add(case.id)
+    found = servers.run(case)
+    unlike = []
+    for each in found:
+        on_purpose = [difference for difference in DIFFERENCES if difference.covers(each)]
+        _met.update(on_purpose)
+        if not on_purpose:
+            unlike.append(str(each))
+    assert not unlike, "\n".join(["", *unlike])
+
+
+def all_cases_ran() -> None:
+    missing = {case.id for case in CASES} - _ran
+    if missing:
+        pytest.skip(f"only a part of the cases ran, {len(missing)} did not: nothing can be said of the whole")
+
+
+def test_every_difference_is_met() -> None:
+    all_cases_ran()
+    assert [each for each in DIFFERENCES if each not in _met] == []
+
+
+def test_every_api_is_compared_in_its_lowest_middle_and_highest_version(servers: Servers) -> None:
+    all_cases_ran()
+    missing = {
+        api.name: sorted(set(some(api.module)) - servers.versions.get(api.module, set()))
+        for api in APIS.values()
+        if not api.is_private
+    }
+    assert {name: versions for name, versions in missing.items() if versions} == {}
