@@ -140,5 +140,6 @@ def _answer(call: Call, request: Any, codes: Codes) -> None:
                 ),
             )
             for topic in request.topics
+            if topic.partitions
         )
     )

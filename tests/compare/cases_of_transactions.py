@@ -451,6 +451,7 @@ def produce_in_a_transaction(side: Side, version: int) -> None:
     produce(sequence=1)
     end(producer, 4)
     side.settled(topic)
+    side.ended(producer.transactional_id)
     produce(sequence=2)  # outside a transaction, in the first protocol
     produce(sequence=2 if version < 12 else 3, transactional=False)
     end(producer, 4, commit=False)
@@ -487,6 +488,7 @@ def produce_after_the_epoch_has_moved(side: Side, version: int) -> None:
     old = producer.epoch
     end(producer, 5)
     side.settled(topic)
+    side.ended(producer.transactional_id)
     producer.produce(topic, [b"late"], sequence=1, version=version, epoch=old)
     if version < 12:
         producer.add_partitions(topic)
@@ -494,4 +496,5 @@ def produce_after_the_epoch_has_moved(side: Side, version: int) -> None:
     producer.produce(topic, [b"b"], sequence=0, version=version)
     end(producer, 5)
     side.settled(topic)
+    side.ended(producer.transactional_id)
     side.fetch(topic, 0, 0)

@@ -125,17 +125,6 @@ _PRODUCE = (
         )
         for field, kafka, sealog in (("error_code", "invalid_record", "none"), ("base_offset", -1, 0))
     ),
-    *(
-        Difference(
-            reason="every transactional batch is held to its transactional id, not the first of a transaction alone",
-            api="produce",
-            field=field,
-            kafka=kafka,
-            sealog=sealog,
-            case="produce_under_another_name.*",
-        )
-        for field, kafka, sealog in ()
-    ),
 )
 
 _FETCH = (
@@ -176,4 +165,164 @@ _LIST_OFFSETS = tuple(
     for field in ("timestamp", "offset", "leader_epoch")
 )
 
-DIFFERENCES: tuple[Difference, ...] = _PRODUCE + _FETCH + _LIST_OFFSETS
+_GROUPS = (
+    Difference(
+        reason="the address without the slash that Java puts before it",
+        api="describe_groups",
+        field="members.client_host",
+        kafka="/127.0.0.1",
+        sealog="127.0.0.1",
+    ),
+)
+
+_API_VERSIONS = (
+    Difference(
+        reason="APIs that only one of them has",
+        api="api_versions",
+        field="api_keys",
+        kafka=ANY,
+        sealog=MISSING,
+    ),
+    Difference(
+        reason="sealog's own API: group transactions",
+        api="api_versions",
+        field="api_keys",
+        kafka=MISSING,
+        sealog=ANY,
+    ),
+    Difference(
+        reason="InitProducerId 6 (two-phase commit) is not released there",
+        api="api_versions",
+        field="api_keys.max_version",
+        kafka=5,
+        sealog=6,
+    ),
+    Difference(
+        reason="DescribeLogDirs 5 asks for log folders that are cordoned off; there are none",
+        api="api_versions",
+        field="api_keys.max_version",
+        kafka=5,
+        sealog=4,
+    ),
+    *(
+        Difference(
+            reason="features that are not there (share groups, Streams groups, KRaft)",
+            api="api_versions",
+            field=field,
+            kafka=ANY,
+            sealog=MISSING,
+        )
+        for field in ("supported_features", "finalized_features")
+    ),
+)
+
+_METADATA = (
+    *(
+        Difference(
+            reason="a topic without a name or an id is unknown, not a fault of the server",
+            api="metadata",
+            field=field,
+            kafka=ANY,
+            sealog=ANY,
+            case="metadata_by_no_id.*",
+        )
+        for field in ("brokers", "cluster_id", "controller_id", "error_code", "topics")
+    ),
+    Difference(
+        reason="a topic without a name is unknown, not a fault of the server",
+        api="describe_topic_partitions",
+        field="topics.error_code",
+        kafka="unknown_server_error",
+        sealog="unknown_topic_or_partition",
+    ),
+)
+
+_TOPICS = (
+    Difference(
+        reason="settings of replication and of tiered storage do not exist",
+        api="create_topics",
+        field="topics.configs",
+        kafka=ANY,
+        sealog=MISSING,
+    ),
+    Difference(
+        reason="a topic that is not created has no id",
+        api="create_topics",
+        field="topics.topic_id",
+        kafka=ANY,
+        sealog=None,
+        case="created_topics_in_appearance.*",
+    ),
+)
+
+_SETTINGS = tuple(
+    Difference(
+        reason=reason, api="create_topics", field=f"topics.configs.{field}", kafka=kafka, sealog=sealog
+    )
+    for field, kafka, sealog, reason in (
+        ("value", "60000", "0", "files of what was deleted go at once"),
+        ("value", "false", "true", "segments are preallocated"),
+        ("value", "604800000", "-1", "by default nothing is deleted by age"),
+        ("value", "604800000", "9223372036854775807", "by default no segment ends by age"),
+        ("config_source", 3, 5, "min.insync.replicas is a default, not a setting of the cluster"),
+    )
+)
+
+_LOG_DIRS = tuple(
+    Difference(
+        reason="the room on the disk is not told",
+        api="describe_log_dirs",
+        field=field,
+        kafka="<bytes>",
+        sealog=-1,
+    )
+    for field in ("results.total_bytes", "results.usable_bytes")
+)
+
+_PRODUCERS = tuple(
+    Difference(
+        reason=reason, api="describe_producers", field=f"active_producers.{field}", kafka=kafka, sealog=sealog
+    )
+    for field, kafka, sealog, reason in (
+        (
+            "last_timestamp",
+            ANY,
+            ANY,
+            "when the producer wrote last, by the broker's clock; there its record's",
+        ),
+        ("producer_epoch", 1, 0, "no marker of the end is written, which would carry the next epoch"),
+        ("last_sequence", -1, 0, "no marker of the end is written, so the last record's sequence stands"),
+        ("coordinator_epoch", 0, -1, "there are no markers, whose coordinator this would be"),
+    )
+)
+
+_CONSUMER_GROUPS = (
+    Difference(
+        reason="few members are asked to come often; the configured interval is the longest",
+        api="consumer_group_heartbeat",
+        field="heartbeat_interval",
+        kafka=5000,
+        sealog=500,
+    ),
+    Difference(
+        reason="a group's first epoch is 1; there its topics, seen for the first time, are one more change",
+        api="consumer_group_heartbeat",
+        field="member_epoch",
+        kafka=2,
+        sealog=1,
+    ),
+)
+
+DIFFERENCES: tuple[Difference, ...] = (
+    *_PRODUCE,
+    *_FETCH,
+    *_LIST_OFFSETS,
+    *_GROUPS,
+    *_CONSUMER_GROUPS,
+    *_API_VERSIONS,
+    *_METADATA,
+    *_TOPICS,
+    *_SETTINGS,
+    *_LOG_DIRS,
+    *_PRODUCERS,
+)

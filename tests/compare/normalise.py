@@ -51,13 +51,17 @@ class Normaliser:
             # Each server numbers producers, topics and members as it likes.
             **dict.fromkeys(("producer_id", "ongoing_txn_producer_id"), self._a_producer_id),
             "v3_and_below_producer_id": self._a_producer_id,
-            "topic_id": lambda value, _: value if value == NO_ID else self._topic_id(value),
+            "producer_id_filters": lambda value, _: [self._producer(each) for each in value],
+            "topic_id": lambda value, _: self._topic_id(value) if value not in (None, NO_ID) else None,
             "member_id": self._a_member_id,
             "leader": self._a_member_id,  # of a classic group
             # Addresses, folders and sizes on the disk are of this run.
             "port": lambda value, _: "<port>" if value > 0 else value,
             "cluster_id": lambda value, _: value and "<cluster id>",
             "log_dir": lambda value, _: value and "<folder>",
+            **dict.fromkeys(
+                ("total_bytes", "usable_bytes"), lambda value, _: "<bytes>" if value > 0 else value
+            ),
             "partition_size": lambda value, _: "<bytes>" if value > 0 else value,
             # Moments; what is no moment (-1) is compared.
             "log_append_time": _a_moment,
@@ -107,6 +111,8 @@ class Normaliser:
             rule = self._rules.get(name)
             if name == "offset" and step.api in ("list_offsets", "delete_records"):
                 rule = self._an_offset
+            if name == "partitions" and step.api == "describe_transactions":
+                each = sorted(each)  # a set there
             if name == "records" and isinstance(each, bytes):
                 # Of a request: the producer's id is inside.
                 each = f"<{len(each)} bytes>"

@@ -21,14 +21,8 @@ KAFKA_SETTINGS = {
     # As sealog's defaults: nothing else about the groups differs then.
     "group.min.session.timeout.ms": "1000",
     "group.coordinator.rebalance.protocols": "classic,consumer",
-    # The records of the cases are old.
-    "log.retention.ms": "-1",
-    # Markers have the time of today: they would begin a new segment, and a fetch reads of one segment alone.
-    "log.roll.ms": "1000000000000",
     # On a loaded machine the node must not lose its own session: its partitions would get other leader epochs.
     "broker.session.timeout.ms": "30000",
-    # One process tells no broker of topics: they come and go sooner.
-    "log.cleaner.enable": "false",
 }
 SEALOG_SETTINGS = ("auto_create_topics = false",)
 

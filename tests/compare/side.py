@@ -24,6 +24,10 @@ from tests.compare.plain import Plain, field_names, nested, plain
 HANG_S = 30.0
 
 STARTING = frozenset({"coordinator_not_available", "coordinator_load_in_progress", "not_coordinator"})
+OLD_RECORDS = {"retention.ms": "-1", "segment.ms": "1000000000000"}
+"""Settings of every topic. The records of the cases have times of long ago, the markers of today: without these Apache
+Kafka deletes the records, or begins a new segment with a marker, and a fetch reads of one segment alone."""
+
 WRITING_MARKERS = frozenset({"concurrent_transactions"})
 TRANSIENT = STARTING | WRITING_MARKERS
 """What Apache Kafka answers until something of its own has come about. Only there a request is sent again: sealog has
@@ -182,6 +186,7 @@ class Side(RawKafka):
     def topic(self, word: str = "topic", partitions: int = 1, **configs: str) -> str:
         """Create a topic of this case and wait until it can be written to; its id is in `topics`."""
         name = self.name(word)
+        configs = OLD_RECORDS | configs
         request = {
             "name": name,
             "num_partitions": partitions,

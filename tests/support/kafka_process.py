@@ -1,7 +1,8 @@
 """Apache Kafka, one KRaft node in a process of its own, with the interface of BrokerProcess, to compare with.
 
 Its jars come from Maven by tests/support/kafka/pom.xml into .cache/kafka, once (SEALOG_KAFKA_LIBS: a folder
-that already has them). Needs java and mvn; require_kafka skips a test where they are missing.
+that already has them). Needs java and mvn; require_kafka skips a test where they are missing, or fails
+it where SEALOG_REQUIRE_TOOLCHAINS=1 says that they must not be.
 """
 
 import hashlib
@@ -42,6 +43,8 @@ def require_kafka() -> Path:
     """kafka_jars(), for tests: where java or mvn is missing they are skipped."""
     for program in ("java", "mvn"):
         if shutil.which(program) is None:
+            if os.environ.get("SEALOG_REQUIRE_TOOLCHAINS") == "1":
+                pytest.fail(f"no {program}, which this run requires")
             pytest.skip(f"no {program}: Apache Kafka cannot be run")
     return kafka_jars()
 
