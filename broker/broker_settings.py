@@ -59,6 +59,10 @@ _DYNAMIC = {
     "producer_id_expiration_ms": "How long a partition remembers a producer that writes nothing, in ms.",
     "segment_bytes": "The size at which a segment is sealed, in bytes; topics may set their own.",
     "transaction_max_timeout_ms": "The longest transaction timeout that a producer may ask for, in ms.",
+    "transaction_remove_expired_transaction_cleanup_interval_ms": "How often transactional ids that nobody uses are "
+    "looked for, in ms.",
+    "transactional_id_expiration_ms": "How long a transactional id is remembered that nobody uses and that has no "
+    "transaction open, in ms.",
 }
 """The fields that may be changed while the broker runs, with their documentation."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import sys
 from pathlib import Path
@@ -10,10 +11,32 @@ from typing import cast
 import click
 
 from broker.config import ConfigError, load
-from broker.group_commands import group_transactions
+
+LATER = {
+    "group-transactions": ("broker.group_commands", "group_transactions"),
+    "layout": ("broker.layout_commands", "layout"),
+    "merge": ("broker.layout_commands", "merge"),
+    "seal": ("broker.layout_commands", "seal"),
+    "split": ("broker.layout_commands", "split"),
+}
+"""Commands that talk to a broker, and where they are."""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class Commands(click.Group):
+    """Imports what a command needs when it is called: `serve` shall be up soon."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), *LATER])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in LATER:
+            return super().get_command(ctx, cmd_name)
+        module, name = LATER[cmd_name]
+        command: click.Command = getattr(importlib.import_module(module), name)
+        return command
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="sealog")
 def main() -> None:
     """sealog: a transactional event log that speaks the Kafka protocol."""
@@ -57,9 +80,6 @@ def serve(data: str | None, listen: str | None, config_file: str | None, verbose
         raise click.ClickException(f"{config.data}: {error}") from error
     except OSError as error:
         raise click.ClickException(str(error)) from error
-
-
-main.add_command(group_transactions)
 
 
 @main.command()

@@ -1,6 +1,6 @@
-"""A small blocking client for what Kafka's own clients cannot say: group transactions (design T10).
+"""Small blocking clients for what Kafka's own cannot say: group transactions (design T10) and layouts (section 5).
 
-One connection, one call at a time. Members write with any Kafka client; this one enlists them and ends the group.
+One connection, one call at a time.
 """
 
 from __future__ import annotations
@@ -8,20 +8,65 @@ from __future__ import annotations
 import socket
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Self
+from typing import Any, ClassVar, Self
 
 from wire import group_transactions as messages
+from wire import layouts, private_api
+from wire.apis import ApiKey
 from wire.errors import KafkaError
 
 
-class GroupTransactionClient:
+class PrivateClient:
     """Talks to the broker at HOST:PORT. Every call raises KafkaError for a refusal, OSError for a broken connection."""
+
+    api_key: ClassVar[int]
 
     def __init__(self, bootstrap_server: str, *, timeout_s: float = 60.0, client_id: str = "sealog") -> None:
         host, _, port = bootstrap_server.rpartition(":")
-        self._socket = socket.create_connection((host, int(port)), timeout_s)
+        self._socket = socket.create_connection(
+            (host.removeprefix("[").removesuffix("]"), int(port)), timeout_s
+        )
         self._client_id = client_id
         self._correlation_id = 0
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _ask(self, request: private_api.Request) -> Any:
+        self._correlation_id += 1
+        self._socket.sendall(
+            private_api.encode_request(self.api_key, self._correlation_id, self._client_id, request)
+        )
+        size = int.from_bytes(self._receive(4), "big")
+        correlation_id, response = private_api.decode_response(self.api_key, self._receive(size))
+        if correlation_id != self._correlation_id:
+            raise OSError(f"answer {correlation_id} to request {self._correlation_id}")
+        if response.error:
+            raise KafkaError(response.error_code, response.message)
+        return response
+
+    def _receive(self, size_bytes: int) -> bytes:
+        received = bytearray()
+        while len(received) < size_bytes:
+            part = self._socket.recv(size_bytes - len(received))
+            if not part:
+                raise ConnectionError("the broker closed the connection")
+            received += part
+        return bytes(received)
+
+
+class GroupTransactionClient(PrivateClient):
+    """Enlists members and ends groups. Members write with any Kafka client."""
+
+    api_key = ApiKey.SEALOG_GROUP_TRANSACTION
 
     def enlist(
         self,
@@ -37,7 +82,7 @@ class GroupTransactionClient:
 
         `repeated` in the answer: the batch is done, there is nothing to write.
         """
-        return self._ask(
+        return self._group(
             messages.Enlist(
                 sink=sink,
                 batch=batch,
@@ -57,7 +102,7 @@ class GroupTransactionClient:
         offsets: Sequence[messages.Offset] = (),
     ) -> messages.Response:
         """Commit exactly these members (all have voted) and discard every other, in one write."""
-        return self._ask(
+        return self._group(
             messages.Commit(
                 sink=sink, batch=batch, attempt=attempt, members=tuple(members), offsets=tuple(offsets)
             )
@@ -65,43 +110,41 @@ class GroupTransactionClient:
 
     def abort(self, sink: str, batch: int, attempt: str) -> messages.Response:
         """Discard the attempt. Of a batch that is done: its outcome, and nothing changes."""
-        return self._ask(messages.Abort(sink=sink, batch=batch, attempt=attempt))
+        return self._group(messages.Abort(sink=sink, batch=batch, attempt=attempt))
 
     def extend(self, sink: str, batch: int, attempt: str, *, timeout_ms: int) -> messages.Response:
         """Give an undecided attempt this much time from now on."""
-        return self._ask(messages.Extend(sink=sink, batch=batch, attempt=attempt, timeout_ms=timeout_ms))
+        return self._group(messages.Extend(sink=sink, batch=batch, attempt=attempt, timeout_ms=timeout_ms))
 
     def describe(self, sink: str) -> messages.Response:
         """The sink's last committed batch, and its batches that are not decided."""
-        return self._ask(messages.Describe(sink=sink))
+        return self._group(messages.Describe(sink=sink))
 
-    def close(self) -> None:
-        self._socket.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _ask(self, request: messages.Request) -> messages.Response:
-        self._correlation_id += 1
-        self._socket.sendall(messages.encode_request(self._correlation_id, self._client_id, request))
-        size = int.from_bytes(self._receive(4), "big")
-        correlation_id, response = messages.decode_response(self._receive(size))
-        if correlation_id != self._correlation_id:
-            raise OSError(f"answer {correlation_id} to request {self._correlation_id}")
-        if response.error:
-            raise KafkaError(response.error_code, response.message)
+    def _group(self, request: messages.Request) -> messages.Response:
+        response: messages.Response = self._ask(request)
         return response
 
-    def _receive(self, size_bytes: int) -> bytes:
-        received = bytearray()
-        while len(received) < size_bytes:
-            part = self._socket.recv(size_bytes - len(received))
-            if not part:
-                raise ConnectionError("the broker closed the connection")
-            received += part
-        return bytes(received)
+
+class LayoutClient(PrivateClient):
+    """Sees and changes the ranges of topics."""
+
+    api_key = ApiKey.SEALOG_LAYOUT
+
+    def describe(self, topic: str) -> layouts.Response:
+        return self._layout(layouts.Describe(topic=topic))
+
+    def split(self, topic: str, at: Sequence[int]) -> layouts.Response:
+        """Let a range begin at each of these partitions."""
+        return self._layout(layouts.Split(topic=topic, at=tuple(at)))
+
+    def merge(self, topic: str, first: int, last: int) -> layouts.Response:
+        """One range for partitions `first`..`last`, which must be whole ranges."""
+        return self._layout(layouts.Merge(topic=topic, first=first, last=last))
+
+    def seal(self, topic: str, partition: int) -> layouts.Response:
+        """Seal the active segment of the range of this partition and go on in a new one."""
+        return self._layout(layouts.Seal(topic=topic, partition=partition))
+
+    def _layout(self, request: layouts.Request) -> layouts.Response:
+        response: layouts.Response = self._ask(request)
+        return response

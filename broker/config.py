@@ -35,6 +35,10 @@ class Limits(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
     open_transactions: Positive = 20_000
     transactional_ids: Positive = 1_000_000
     producers_per_topic: Positive = 200_000
+    ranges_per_topic: Positive = 256
+    """Each range is a file and a flusher of its own."""
+    compaction_keys: Positive = 1_000_000
+    """One compaction learns so many keys and takes the rest next time: about 150 bytes each, in its own process."""
     groups: Positive = 10_000
     group_members: Positive = 2_000
     offset_metadata_bytes: Positive = 4_096
@@ -58,6 +62,10 @@ class BrokerConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_o
     transaction_max_timeout_ms: Positive = 900_000
     transaction_two_phase_commit: bool = False
     """Let producers ask for two-phase commit (KIP-939): no deadline ends their transactions."""
+    transactional_id_expiration_ms: Positive = 604_800_000
+    """How long a transactional id is remembered that nobody uses."""
+    transaction_remove_expired_transaction_cleanup_interval_ms: Positive = 3_600_000
+    """How often such ids are looked for."""
     producer_id_expiration_ms: Positive = 86_400_000
     group_min_session_timeout_ms: Positive = 1_000
     group_max_session_timeout_ms: Positive = 1_800_000
@@ -79,6 +87,13 @@ class BrokerConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_o
     offsets_retention_minutes: Positive = 10_080
     """How long a group's offsets outlive its last member."""
     offsets_retention_check_interval_ms: Positive = 600_000
+    layout_automatic: bool = False
+    """Let the policy split and merge the ranges of topics; without it, it only advises (`sealog layout --plan`)."""
+    layout_check_interval_ms: Positive = 5_000
+    retention_check_interval_ms: Positive = 300_000
+    """How often it is looked for segments to delete or to seal by their age."""
+    compaction_interval_ms: Positive = 15_000
+    """How often it is looked for topics to compact (cleanup.policy=compact)."""
     snapshot_log_bytes: Positive = 64 * MIB
     """The metadata store writes a snapshot when its log has grown by this much."""
     limits: Limits = Limits()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime
 
 import click
 
+from broker.asking import ask, server_option
 from broker.client import GroupTransactionClient
-from wire.errors import KafkaError
 from wire.group_transactions import Member, Response
 
 
@@ -17,18 +16,12 @@ def group_transactions() -> None:
     """See and end batches that many producers write as one."""
 
 
-def _server(function: click.decorators.FC) -> click.decorators.FC:
-    return click.option("--bootstrap-server", metavar="HOST:PORT", required=True, help="The broker to ask.")(
-        function
-    )
-
-
 @group_transactions.command()
-@_server
+@server_option
 @click.argument("sink")
 def describe(bootstrap_server: str, sink: str) -> None:
     """The last committed batch of SINK, and the batches that are not decided."""
-    response = _ask(bootstrap_server, lambda client: client.describe(sink))
+    response = ask(GroupTransactionClient, bootstrap_server, lambda client: client.describe(sink))
     if response.batch >= 0:
         click.echo(
             f"last committed: batch {response.batch}, attempt {response.attempt}, {response.members} members"
@@ -44,7 +37,7 @@ def describe(bootstrap_server: str, sink: str) -> None:
 
 
 @group_transactions.command()
-@_server
+@server_option
 @click.argument("sink")
 @click.argument("batch", type=int)
 @click.argument("attempt")
@@ -58,18 +51,22 @@ def describe(bootstrap_server: str, sink: str) -> None:
 def commit(bootstrap_server: str, sink: str, batch: int, attempt: str, members: tuple[str, ...]) -> None:
     """Commit BATCH of SINK with the members named."""
     winners = [_member(text) for text in members]
-    response = _ask(bootstrap_server, lambda client: client.commit(sink, batch, attempt, winners))
+    response = ask(
+        GroupTransactionClient, bootstrap_server, lambda client: client.commit(sink, batch, attempt, winners)
+    )
     click.echo(_outcome(response, "committed"))
 
 
 @group_transactions.command()
-@_server
+@server_option
 @click.argument("sink")
 @click.argument("batch", type=int)
 @click.argument("attempt")
 def abort(bootstrap_server: str, sink: str, batch: int, attempt: str) -> None:
     """Discard ATTEMPT at BATCH of SINK."""
-    response = _ask(bootstrap_server, lambda client: client.abort(sink, batch, attempt))
+    response = ask(
+        GroupTransactionClient, bootstrap_server, lambda client: client.abort(sink, batch, attempt)
+    )
     click.echo(_outcome(response, "discarded"))
 
 
@@ -86,13 +83,3 @@ def _outcome(response: Response, word: str) -> str:
             f"batch {response.batch} was done before: attempt {response.attempt}, {response.members} members"
         )
     return f"batch {response.batch}, attempt {response.attempt}: {word}, {response.members} members"
-
-
-def _ask(server: str, call: Callable[[GroupTransactionClient], Response]) -> Response:
-    try:
-        with GroupTransactionClient(server) as client:
-            return call(client)
-    except KafkaError as error:
-        raise click.ClickException(str(error)) from error
-    except OSError as error:
-        raise click.ClickException(f"{server}: {error}") from error

@@ -13,10 +13,16 @@ from uuid import UUID
 
 from broker import data_folder, group_views
 from broker.broker_settings import BrokerSettings, Level
+from broker.compactor import Compactor, Worker
 from broker.config import BrokerConfig
 from broker.group_store import GroupStore
 from broker.groups import ConsumerConfig, GroupConfig, Groups, MigrationPolicy
+from broker.layout_controller import LayoutController
+from broker.layout_load import LayoutBalancer
+from broker.layout_policy import Decision, Policy
 from broker.offset_expiry import OffsetExpiry
+from broker.retention import Retention
+from broker.topic import Topic
 from broker.topic_changes import TopicChanges
 from broker.topics import Topics, storage_error
 from storage.clock import Scheduler, Timer
@@ -59,6 +65,7 @@ class Node:
         boot_id: str,
         new_uuid: Callable[[], UUID],
         advertised: tuple[str, int],
+        compaction_worker: Worker,
     ) -> None:
         self.scheduler = scheduler
         self.settings = BrokerSettings(config)
@@ -68,11 +75,16 @@ class Node:
         self._disk = disk
         self._boot_id = boot_id
         self._new_uuid = new_uuid
+        self._compaction_worker = compaction_worker
         self._group_timer: Timer | None = None
         self._group_timer_at_ms = 0
         self.store: MetaStore
         self.topics: Topics
         self.changes: TopicChanges
+        self.layouts: LayoutController
+        self.balancer: LayoutBalancer
+        self.compactor: Compactor
+        self.retention: Retention
         self.offsets: GroupOffsets
         self.coordinator: Coordinator
         self.groups: Groups
@@ -123,6 +135,9 @@ class Node:
             on_failure=self._log_failed,
         )
         self.changes = TopicChanges(self._disk, self.store, self.topics)
+        self.layouts = LayoutController(
+            self.topics, self.topics.layout_store, max_ranges=self.config.limits.ranges_per_topic
+        )
         ranges = self.topics.open_all()
         for cut in ranges:
             for tail in cut.cuts:
@@ -156,12 +171,40 @@ class Node:
             fence_term=fence_term,
         )
         self.coordinator.restore(recovered.ids, recovered.groups)
+        self._configure_id_expiry()
         self.store.when_failed(lambda error: log.error("the metadata store has failed: %s", error))
         self.topics.forget_partition = self._forget_partition
-        self.coordinator.forget_producer = self._forget_producer
+        self.coordinator.ends.forget_producer = self._forget_producer
         self.groups = self._open_groups()
         self.arm_group_timer()
         self.offset_expiry = self._open_offset_expiry()
+        self.balancer = LayoutBalancer(
+            self.topics,
+            self.layouts,
+            self.scheduler,
+            Policy(),
+            interval_ms=self.config.layout_check_interval_ms,
+            automatic=self.config.layout_automatic,
+            on_decision=self._log_decision,
+        )
+        self.compactor = Compactor(
+            self.topics,
+            self._settlement,
+            self._disk,
+            self.scheduler,
+            self._compaction_worker,
+            interval_ms=self.config.compaction_interval_ms,
+            max_keys=self.config.limits.compaction_keys,
+        )
+        self.retention = Retention(
+            self.topics,
+            self.changes,
+            self.store,
+            self._settlement,
+            self._disk,
+            self.scheduler,
+            interval_ms=self.config.retention_check_interval_ms,
+        )
         lsn = self.store.apply([Put(keys.NODE, self._node_record)]).lsn
         self.store.when_durable(lsn, ready)
         return StartReport(term, nothing_lost, recovered, ranges)
@@ -169,6 +212,12 @@ class Node:
     @staticmethod
     def _log_failed(error: KafkaError) -> None:
         log.error("%s; it takes no more writes until a restart", error.message)
+
+    @staticmethod
+    def _log_decision(topic: Topic, decision: Decision) -> None:
+        log.warning(
+            "%s: %s of %d-%d: %s", topic.name, decision.action, decision.first, decision.last, decision.reason
+        )
 
     def _forget_producer(self, producer_id: int) -> None:
         for topic in self.topics:
@@ -248,6 +297,13 @@ class Node:
 
     # -- settings
 
+    def _configure_id_expiry(self) -> None:
+        config = self.config
+        self.coordinator.id_expiry.configure(
+            config.transactional_id_expiration_ms,
+            config.transaction_remove_expired_transaction_cleanup_interval_ms,
+        )
+
     def _restore_settings(self) -> None:
         for level in Level:
             record = self.store.get(keys.broker_config(level.value))
@@ -285,6 +341,7 @@ class Node:
         config = self.config = self.settings.current
         self.topics.reconfigure(config)
         self.coordinator.limit_timeouts(config.transaction_max_timeout_ms)
+        self._configure_id_expiry()
         self.groups.reconfigure(self._group_config())
         self.offset_expiry.configure(
             config.offsets_retention_minutes * 60_000, config.offsets_retention_check_interval_ms
@@ -302,6 +359,10 @@ class Node:
         self.coordinator.close()
         self.offset_expiry.close()
         self._settlement.close()
+        self.balancer.close()
+        self.compactor.close()
+        self.retention.close()
+        self.layouts.stop()
         clean = self.topics.close()
         try:
             self._settlement.run()

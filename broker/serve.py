@@ -13,6 +13,7 @@ from pathlib import Path
 
 import uvloop
 
+from broker.compaction_process import CompactionProcess
 from broker.config import BrokerConfig, parse_address
 from broker.node import Node
 from broker.scheduler import LoopScheduler
@@ -43,6 +44,7 @@ async def _serve(config: BrokerConfig, say: Callable[[str], None]) -> None:
     data.mkdir(parents=True, exist_ok=True)
     disk = RealDisk(str(data), loop.call_soon_threadsafe, flush_threads=config.flush_threads)
     lock = disk.lock("lock")
+    compaction = CompactionProcess(str(data))
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
@@ -56,6 +58,7 @@ async def _serve(config: BrokerConfig, say: Callable[[str], None]) -> None:
             boot_id=boot_id(),
             new_uuid=uuid.uuid4,
             advertised=advertised,
+            compaction_worker=compaction,
         )
         ready: asyncio.Future[None] = loop.create_future()
         report = node.start(lambda error: ready.set_exception(error) if error else ready.set_result(None))
@@ -76,6 +79,7 @@ async def _serve(config: BrokerConfig, say: Callable[[str], None]) -> None:
         await stop.wait()
         say("stopping")
         await server.close()
+        await compaction.close()
         stopped: asyncio.Future[None] = loop.create_future()
         node.stop(lambda _: stopped.set_result(None))  # a failed store has said so itself
         await stopped

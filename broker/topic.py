@@ -7,13 +7,14 @@ once. `Rules` are its settings in the form that each produce request needs them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from broker import topic_config
 from broker.config import BrokerConfig
 from storage.layout import LogConfig
 from storage.range_log import RangeLog
+from storage.segment import Segment
 from txn.partition import Partition
 
 NO_LIMIT_MS = (1 << 63) - 1
@@ -25,6 +26,8 @@ class Rules:
 
     max_message_bytes: int
     segment_bytes: int
+    keyed: bool
+    """cleanup.policy has compact: every record needs a key."""
     append_time: bool
     """message.timestamp.type = LogAppendTime: the broker's clock sets the timestamps."""
     timestamp_before_max_ms: int
@@ -40,6 +43,7 @@ class Rules:
         return cls(
             int(setting("max.message.bytes")),
             int(setting("segment.bytes")),
+            "compact" in setting("cleanup.policy").split(","),
             setting("message.timestamp.type") == "LogAppendTime",
             int(setting("message.timestamp.before.max.ms")),
             int(setting("message.timestamp.after.max.ms")),
@@ -67,6 +71,8 @@ class Topic:
     ranges: list[RangeLog]
     """By their first partitions."""
     partitions: list[Partition]
+    retired: list[RangeLog] = field(default_factory=list)
+    """Ranges that were split or merged, until their last bytes are durable."""
 
     @classmethod
     def opened(
@@ -85,6 +91,22 @@ class Topic:
         self.partitions += [
             Partition(self.name, self.id, index, log) for index in range(log.first, log.last + 1)
         ]
+
+    def segments(self) -> dict[int, Segment]:
+        """All of its segments by id; one that several ranges continue stands there once."""
+        return {segment.segment_id: segment for log in self.ranges for segment in log.segments}
+
+    def take_over(self, children: list[RangeLog]) -> None:
+        """These ranges take the place of those whose partitions they have."""
+        first, last = children[0].first, children[-1].last
+        self.retired += [log for log in self.ranges if first <= log.first <= last]
+        self.ranges = sorted(
+            [log for log in self.ranges if not first <= log.first <= last] + children,
+            key=lambda log: log.first,
+        )
+        for log in children:
+            for partition in self.partitions[log.first : log.last + 1]:
+                partition.log = log
 
     def reconfigure(self, config: dict[str, str], broker: BrokerConfig) -> None:
         """Put other settings in force, or the same under other defaults of the broker."""

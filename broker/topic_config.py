@@ -87,8 +87,6 @@ _I64 = (1 << 63) - 1
 _BOOLEAN, _STRING, _INT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT
 _LONG, _DOUBLE, _LIST = ConfigType.LONG, ConfigType.DOUBLE, ConfigType.LIST
 
-_NOT_DELETED = "Kept and shown; data is not deleted by age or size yet."
-_NOT_COMPACTED = "Kept and shown; data is not compacted yet."
 _NO_EFFECT = "Kept and shown; it has no effect here: "
 
 _bool = _one_of("true", "false")
@@ -96,7 +94,7 @@ _bool = _one_of("true", "false")
 # fmt: off
 _SETTINGS = (
     Setting("cleanup.policy", _LIST, "delete", _list_of("delete", "compact"),
-            "What happens to old data: delete, compact, both or nothing. Kept and shown; nothing is done yet.",
+            "What happens to old data: delete (by age or size), compact (the last value of each key stays), or both.",
             "log.cleanup.policy"),
     Setting("compression.gzip.level", _INT, "-1", _number(-1, 9),
             _NO_EFFECT + "batches are kept as the producer compressed them.", "compression.gzip.level"),
@@ -107,7 +105,7 @@ _SETTINGS = (
     Setting("compression.zstd.level", _INT, "3", _number(-131_072, 22),
             _NO_EFFECT + "batches are kept as the producer compressed them.", "compression.zstd.level"),
     Setting("delete.retention.ms", _LONG, "86400000", _number(0, _I64),
-            "How long the marks of deleted keys outlive a compaction, in ms. " + _NOT_COMPACTED,
+            "How long the marks of deleted keys outlive a compaction, in ms.",
             "log.cleaner.delete.retention.ms"),
     Setting("file.delete.delay.ms", _LONG, "0", _number(0, _I64),
             _NO_EFFECT + "files of deleted topics are removed at once.", "log.segment.delete.delay.ms"),
@@ -120,7 +118,7 @@ _SETTINGS = (
     Setting("index.interval.bytes", _INT, "4096", _number(0, _I32),
             _NO_EFFECT + "the index has an entry per run of batches.", "log.index.interval.bytes"),
     Setting("max.compaction.lag.ms", _LONG, str(_I64), _number(1, _I64),
-            "When a record must have been looked at by compaction, in ms. " + _NOT_COMPACTED,
+            "When a record must have been looked at by compaction, in ms.",
             "log.cleaner.max.compaction.lag.ms"),
     Setting("max.message.bytes", _INT, "1048588", _number(0, 100 << 20),
             "The largest record batch that is taken, in bytes.", "message.max.bytes", "message_max_bytes"),
@@ -135,10 +133,10 @@ _SETTINGS = (
             "Whose clock sets a record's timestamp: the producer's, or the broker's when it appends.",
             "log.message.timestamp.type"),
     Setting("min.cleanable.dirty.ratio", _DOUBLE, "0.5", _fraction,
-            "Which part of a log must be uncompacted for a compaction to begin. " + _NOT_COMPACTED,
+            "Which part of a log must be uncompacted for a compaction to begin.",
             "log.cleaner.min.cleanable.ratio"),
     Setting("min.compaction.lag.ms", _LONG, "0", _number(0, _I64),
-            "How long a record is left alone by compaction, in ms. " + _NOT_COMPACTED,
+            "How long a record is left alone by compaction, in ms.",
             "log.cleaner.min.compaction.lag.ms"),
     Setting("min.insync.replicas", _INT, "1", _number(1, 1),
             "Replicas that must have a write before acks=all is answered.", "min.insync.replicas"),
@@ -146,18 +144,19 @@ _SETTINGS = (
             _NO_EFFECT + "files grow in preallocated steps always.", "log.preallocate"),
     Setting("remote.storage.enable", _BOOLEAN, "false", _one_of("false"), "There is no tiered storage."),
     Setting("retention.bytes", _LONG, "-1", _number(-1, _I64),
-            "How much data of a partition is kept, in bytes; -1: all. " + _NOT_DELETED, "log.retention.bytes"),
+            "How much data is kept, in bytes, times the number of partitions: sealed segments beyond it go, the oldest "
+            "first; -1: all.", "log.retention.bytes"),
     Setting("retention.ms", _LONG, "-1", _number(-1, _I64),
-            "How long data is kept, in ms; -1: for ever. " + _NOT_DELETED, "log.retention.ms"),
+            "How long data is kept, in ms; -1: for ever.", "log.retention.ms"),
     Setting("segment.bytes", _INT, str(1 << 30), _number(1 << 16, _I32),
             "The size at which a segment is sealed and the next one begins, in bytes.",
             "log.segment.bytes", "segment_bytes"),
     Setting("segment.index.bytes", _INT, "10485760", _number(4, _I32),
             _NO_EFFECT + "an index lies in its segment's footer.", "log.index.size.max.bytes"),
     Setting("segment.jitter.ms", _LONG, "0", _number(0, _I64),
-            _NO_EFFECT + "segments are sealed by size alone.", "log.roll.jitter.ms"),
-    Setting("segment.ms", _LONG, str(_I64), _number(1, _I64),
-            _NO_EFFECT + "segments are sealed by size alone.", "log.roll.ms"),
+            _NO_EFFECT + "segments are looked at one after another.", "log.roll.jitter.ms"),
+    Setting("segment.ms", _LONG, "604800000", _number(1, _I64),
+            "The age at which a segment is sealed though it is not full, in ms.", "log.roll.ms"),
     Setting("unclean.leader.election.enable", _BOOLEAN, "false", _bool,
             _NO_EFFECT + "there is one replica.", "unclean.leader.election.enable"),
 )

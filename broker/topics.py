@@ -7,7 +7,6 @@ there are in `broker.topic_changes`.
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -16,13 +15,15 @@ from uuid import UUID
 
 from broker import layouts, topic_config
 from broker.config import BrokerConfig
+from broker.layout_store import LayoutStore
 from broker.topic import Rules, Topic
 from storage.cache import SegmentCache
 from storage.clock import Scheduler
 from storage.disk import Disk
-from storage.layout import RollEvent, SegmentInfo, chains
+from storage.layout import RangeHooks, RollEvent, SegmentInfo
 from storage.range_log import RangeLog
-from storage.recovery import RecoveryReport, create_range, open_range
+from storage.recovery import RecoveryReport, create_range, open_ranges
+from storage.reshape import Reshape, ReshapeOwner
 from txn import keys
 from txn.id_blocks import IdBlocks
 from txn.metastore import ABSENT, Delete, MetaStore, Op, Put, StoreFailed
@@ -56,11 +57,12 @@ class Topics:
         self.config = config
         """The broker's: its limits and the defaults of topics."""
         self._new_uuid = new_uuid
+        self.layout_store = LayoutStore(store)
         self._segment_ids = IdBlocks(store, keys.SEGMENT_IDS)
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[UUID, Topic] = {}
         self._creating: dict[str, list[Created]] = {}
-        self._cache = SegmentCache()
+        self.cache = SegmentCache()
         self._partition_count = 0
         self.changes = 0
         """Grows whenever a topic is made, deleted or given more partitions."""
@@ -234,7 +236,7 @@ class Topics:
             "topic_id": topic_id,
             "term": self._term,
             "config": Rules.of(config, self.config).log_config(self.config),
-            "cache": self._cache,
+            "cache": self.cache,
             "allocate_segment_id": self._segment_id_for_roll,
             "publish": partial(self._publish_roll, name),
             "on_sealed": partial(self._record_sealed, name),
@@ -256,26 +258,39 @@ class Topics:
     # -- roll
 
     def _publish_roll(self, name: str, event: RollEvent, done: Callable[[OSError | None], None]) -> None:
-        """A conditional write on the layout: the child takes the parent's place as the tail (design, section 9)."""
-        record = self._store.get(keys.layout(name))
-        if record is None:
+        """The child takes the parent's place as the tail (design, section 9)."""
+        if self.layout_store.get(name) is None:
             return  # the topic is being deleted, and its log with it: the roll ends there
-        layout = layouts.with_child(record.value, event)
-        try:
-            lsn = self._store.apply([Put(keys.layout(name), layout, record.version)]).lsn
-        except StoreFailed as failure:
-            done(OSError(str(failure)))
-            return
-        self._store.when_durable(lsn, lambda error: done(OSError(str(error)) if error else None))
+
+        def published(error: Exception | None) -> None:
+            # Nobody else continues a segment that is rolling: a layout that says so is a fault, and the end of the log.
+            done(error if error is None or isinstance(error, OSError) else OSError(str(error)))
+
+        self.layout_store.change(name, partial(layouts.with_roll, event=event), published)
 
     def _record_sealed(self, name: str, segment_id: int, end_offsets: Mapping[int, int]) -> None:
         """Nobody waits: after a crash the file itself says that it is sealed."""
-        record = self._store.get(keys.layout(name))
-        if record is None:
-            return
-        layout = layouts.with_sealed(record.value, segment_id, end_offsets)
-        with contextlib.suppress(StoreFailed):
-            self._store.apply([Put(keys.layout(name), layout, record.version)])
+        self.layout_store.change(
+            name,
+            partial(layouts.with_sealed, segment_id=segment_id, end_offsets=end_offsets),
+            lambda _: None,
+        )
+
+    def reshape(
+        self, topic: Topic, owner: ReshapeOwner, parents: Sequence[RangeLog], spans: Sequence[tuple[int, int]]
+    ) -> Reshape:
+        """A change of a topic's ranges, ready to start."""
+        arguments = self._log_arguments(topic.name, topic.id, topic.config)
+        return Reshape(
+            self._disk,
+            self._scheduler,
+            owner,
+            parents,
+            spans,
+            hooks=RangeHooks(**{name: arguments[name] for name in RangeHooks._fields}),
+            config=arguments["config"],
+            cache=self.cache,
+        )
 
     # -- delete
 
@@ -310,7 +325,7 @@ class Topics:
         self._store.when_durable(lsn, durable)
 
     def _remove_files(self, topic: Topic) -> None:
-        for log in topic.ranges:
+        for log in [*topic.retired, *topic.ranges]:
             try:
                 log.delete()
             except OSError as error:
@@ -340,21 +355,14 @@ class Topics:
             layout = self._store.get(keys.layout(name))
             assert layout is not None, f"topic {name!r} has no layout: both are written in one batch"
             log_starts = self._store.get(keys.log_starts(name))
-            segments = layouts.segments_of(layout.value)
-            ranges: list[RangeLog] = []
-            for chain in chains(segments):
-                log, report = open_range(
-                    self._disk,
-                    self._scheduler,
-                    first=chain[-1].first,
-                    last=chain[-1].last,
-                    segments=chain,
-                    others=[segment.segment_id for segment in segments],
-                    log_start_offsets=log_starts.value if log_starts else None,
-                    **self._log_arguments(name, topic_id, config),
-                )
-                ranges.append(log)
-                reports.append(report)
+            ranges, report = open_ranges(
+                self._disk,
+                self._scheduler,
+                segments=layouts.segments_of(layout.value),
+                log_start_offsets=log_starts.value if log_starts else None,
+                **self._log_arguments(name, topic_id, config),
+            )
+            reports.append(report)
             topic = self._add(name, topic_id, config, ranges)
             self._partition_count += len(topic.partitions)
             known.add(layouts.directory(name, topic_id).split("/")[-1])
@@ -377,7 +385,8 @@ class Topics:
         """Write, flush and checkpoint every log; whether nothing failed. Blocks: for a clean stop."""
         clean = True
         for topic in self._by_name.values():
-            for log in topic.ranges:
+            # Whose partitions were taken over comes first: what the others say of durability builds on it.
+            for log in [*topic.retired, *topic.ranges]:
                 try:
                     log.close()
                 except OSError as error:

@@ -32,6 +32,7 @@ NOTES = {
     "ConsumerGroupHeartbeat": "the new group protocol (KIP-848); patterns from version 1 on",
     "ConsumerGroupDescribe": "groups of the new protocol",
     "DescribeTopicPartitions": "at most 2000 partitions per answer",
+    "SealogLayout": "sealog's own: the ranges of a topic, seen, split, merged and sealed (design, section 11)",
     "SealogGroupTransaction": "sealog's own: many producers' transactions end as one (design, section 7)",
 }
 

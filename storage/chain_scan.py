@@ -1,4 +1,7 @@
-"""Looking at the files of a range before it is opened: what is whole, what is torn, what is damaged.
+"""Looking at the files of a topic's ranges before they are opened: what is whole, what is torn, what is damaged.
+
+The segments form a graph, parents before children (design, section 5): a roll continues one segment by one, a split by
+several, a merge several by one. Segments that nobody continues are the tails.
 
 Guarantee: reads only. What no crash explains raises CorruptLog, naming file and position; everything else is
 either taken over into indexes, offsets and producers, or marked to be cut.
@@ -71,7 +74,7 @@ class Found:
 
 
 class ChainScan:
-    """A look at the files of one range. Nothing is changed."""
+    """A look at the files of neighbouring ranges, the partitions `identity` names. Nothing is changed."""
 
     def __init__(
         self,
@@ -103,6 +106,8 @@ class ChainScan:
         self.known: set[int] = set()
         """Partitions whose next offset is known, so that the next entry must have it."""
         self.found: list[Found] = []
+        self.continued: set[int] = set()
+        """Segments that have children."""
         self.snapshots: dict[int, Segment] = {}
         """Per partition, the sealed segment whose producers are to be taken before the next scan."""
 
@@ -113,10 +118,17 @@ class ChainScan:
     # Looking.
 
     def look(self, infos: Sequence[SegmentInfo]) -> None:
+        """Look at these segments, parents before children."""
         listed = {info.segment_id for info in infos}
+        self.continued = {parent for info in infos for parent in info.parents}
         for info in infos:
             segment = Segment.open(
-                self.disk, self.directory, info.segment_id, self.cache, readonly=self.readonly
+                self.disk,
+                self.directory,
+                info.segment_id,
+                self.cache,
+                readonly=self.readonly,
+                generation=info.generation,
             )
             found = Found(info, segment)
             self.found.append(found)
@@ -127,9 +139,13 @@ class ChainScan:
             else:
                 self._scan(found)
             self._check_ends(found)
-            if info is not infos[-1] and segment.state != "SEALED":
+            if not self.is_tail(found) and segment.state != "SEALED":
                 self._prepare_footer(found)
         self._judge()
+
+    def is_tail(self, found: Found) -> bool:
+        """Whether this segment is the end of a range: the one that takes entries."""
+        return found.segment.segment_id not in self.continued
 
     def _check_identity(self, info: SegmentInfo, segment: Segment) -> None:
         header = segment.header
@@ -281,7 +297,7 @@ class ChainScan:
                 )
             log.add_index(index)
             log.end_offset = index.end_offset
-        for log in self.partitions:
+        for log in self._partitions_of(segment):
             log.producers.clear()
         self._restore(known.producers)
         found.claim = known.position
@@ -303,12 +319,18 @@ class ChainScan:
             if self.first <= partition <= self.last:
                 self.partitions[partition - self.first].producers.restore(states)
 
+    def _partitions_of(self, segment: Segment) -> list[PartitionLog]:
+        """Those that the file may have entries of, as far as they are looked at."""
+        first = max(segment.header.first, self.first)
+        return self.partitions[first - self.first : segment.header.last + 1 - self.first]
+
     def _prepare_footer(self, found: Found) -> None:
         segment = found.segment
-        for log in self.partitions:
-            if log.end_offset and segment.header.first <= log.partition <= segment.header.last:
+        partitions = self._partitions_of(segment)
+        for log in partitions:
+            if log.end_offset:
                 segment.index_of(log.partition, log.end_offset)
-        found.producers = msgpack.packb(producers_snapshot(self.partitions))
+        found.producers = msgpack.packb(producers_snapshot(partitions))
 
     def _check_ends(self, found: Found) -> None:
         for partition, expected in (found.info.end_offsets or {}).items():
@@ -324,12 +346,20 @@ class ChainScan:
 
     def _judge(self) -> None:
         """Refuse what no crash explains; the rest is cut."""
-        for number, found in enumerate(self.found):
-            earlier = self.found[:number]
+        by_id = {found.info.segment_id: found for found in self.found}
+        # Of the ancestors only those without a footer can be short; there are few of them.
+        unsealed: dict[int, dict[int, Found]] = {}
+        for found in self.found:
+            parents = [by_id[parent] for parent in found.info.parents if parent in by_id]
+            known: dict[int, Found] = {}
+            for parent in parents:
+                known |= unsealed[parent.info.segment_id]
+                if parent.segment.state != "SEALED":
+                    known[parent.info.segment_id] = parent
+            unsealed[found.info.segment_id] = known
+            earlier = list(known.values())
             gap = found.gap
-            if gap is not None and all(
-                before.ended or before.segment.state == "SEALED" for before in earlier
-            ):
+            if gap is not None and all(before.ended for before in earlier):
                 raise CorruptLog(gap.path, gap.position, f"{gap.reason}, though all before it is complete")
             if not found.claim:
                 continue
@@ -342,7 +372,7 @@ class ChainScan:
                         f"{before.torn.reason}, but {found.segment.path} was written to after this was durable",
                     )
             if gap is not None:
-                before = earlier[-1]
+                before = parents[-1]
                 raise CorruptLog(
                     before.segment.path,
                     before.segment.end,

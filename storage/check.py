@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
-from uuid import UUID
 
 from storage.cache import SegmentCache
 from storage.chain_scan import ChainScan
 from storage.disk import Disk
-from storage.format import HEADER_BLOCK_BYTES, SEGMENT_SUFFIX, CorruptLog, parse_name
+from storage.format import HEADER_BLOCK_BYTES, SEGMENT_SUFFIX, CorruptLog, parse_name, segment_name
 from storage.index import PartitionIndex
-from storage.layout import LogConfig, RangeIdentity, SegmentInfo, chains
-from storage.scan import Scanner
+from storage.layout import LogConfig, RangeIdentity, SegmentInfo, tails
+from storage.scan import ScannedEntry, Scanner
 from storage.segment import Segment
 
 Status = Literal["ok", "torn tail", "unfinished footer", "corrupt"]
@@ -74,7 +73,7 @@ def _folders(disk: Disk, directory: str) -> Iterator[tuple[str, list[str]]]:
         path = f"{directory}/{name}" if directory else name
         if parsed is None:
             below.append(path)
-        elif parsed[1] == SEGMENT_SUFFIX:
+        elif parsed.suffix == SEGMENT_SUFFIX:
             segments.append(name)
     if segments:
         yield directory, segments
@@ -90,7 +89,9 @@ def _check_file(disk: Disk, folder: str, name: str) -> Finding:
     parsed = parse_name(name)
     assert parsed is not None
     try:
-        segment = Segment.open(disk, folder, parsed[0], SegmentCache(), readonly=True)
+        segment = Segment.open(
+            disk, folder, parsed.segment_id, SegmentCache(), readonly=True, generation=parsed.generation
+        )
     except CorruptLog as error:
         return Finding(path, "corrupt", error.position, error.reason, 0, False, _size(disk, path))
     try:
@@ -122,7 +123,7 @@ def _check_entries(segment: Segment) -> Finding:
             index = rebuilt[entry.partition] = PartitionIndex(
                 segment, entry.partition, entry.header.base_offset
             )
-        elif index.end_offset != entry.header.base_offset:
+        elif index.end_offset != entry.header.base_offset and not _may_skip(segment, index, entry):
             raise CorruptLog(
                 segment.path,
                 entry.position,
@@ -160,6 +161,11 @@ def _check_entries(segment: Segment) -> Finding:
     return finding("ok", "")
 
 
+def _may_skip(segment: Segment, index: PartitionIndex, entry: ScannedEntry) -> bool:
+    """Compaction leaves gaps between batches."""
+    return segment.header.generation > 0 and entry.header.base_offset > index.end_offset
+
+
 def _compare_indexes(segment: Segment, rebuilt: dict[int, PartitionIndex]) -> None:
     segment.load_producers()
     for partition, index in segment.indexes.items():
@@ -170,6 +176,9 @@ def _compare_indexes(segment: Segment, rebuilt: dict[int, PartitionIndex]) -> No
                 raise CorruptLog(segment.path, index.blob_position, f"partition {partition} has no entries")
             continue
         places = dict(zip(found.bases, found.positions, strict=True))
+        if segment.header.generation:
+            # What compaction took, the first offset and the epochs still speak of.
+            found.start_offset, found.epochs = min(index.start_offset, found.start_offset), index.epochs
         if (
             (index.start_offset, index.end_offset) != (found.start_offset, found.end_offset)
             or index.max_timestamp != found.max_timestamp
@@ -188,29 +197,32 @@ def _compare_indexes(segment: Segment, rebuilt: dict[int, PartitionIndex]) -> No
 
 def _check_chain(disk: Disk, folder: str, names: list[str]) -> CorruptLog | None:
     """Judge a folder as a start would: segments in order of their ids, parents as the files name them."""
+    # Where a crash met a compaction, a segment has two files; either has all that counts.
+    latest = {parsed.segment_id: parsed for name in names if (parsed := parse_name(name)) is not None}
     infos = []
-    for name in names:
-        parsed = parse_name(name)
-        assert parsed is not None
-        segment = Segment.open(disk, folder, parsed[0], SegmentCache(), readonly=True)
+    for parsed in sorted(latest.values()):
+        segment = Segment.open(
+            disk, folder, parsed.segment_id, SegmentCache(), readonly=True, generation=parsed.generation
+        )
         header = segment.header
         state: Literal["ACTIVE", "SEALED"] = "SEALED" if segment.state == "SEALED" else "ACTIVE"
         segment.close()
         # Where a chain starts is the layout's to know; here the first offsets found are believed.
         parents = header.parents or (-1,)
-        infos.append(SegmentInfo(parsed[0], header.first, header.last, state, parents))
-    for chain in chains(infos):
-        error = _judge_chain(disk, folder, header.topic_id, chain)
-        if error is not None:
-            return error
-    return None
-
-
-def _judge_chain(disk: Disk, folder: str, topic_id: UUID, chain: list[SegmentInfo]) -> CorruptLog | None:
-    identity = RangeIdentity(folder, topic_id, chain[-1].first, chain[-1].last, ANY_TERM)
+        infos.append(
+            SegmentInfo(
+                parsed.segment_id, header.first, header.last, state, parents, generation=parsed.generation
+            )
+        )
+    ends = tails(infos)
+    for end in ends:
+        if end.state == "SEALED":
+            path = f"{folder}/{segment_name(end.segment_id)}" if folder else segment_name(end.segment_id)
+            return CorruptLog(path, 0, "it is sealed, but the file that continues it is absent")
+    identity = RangeIdentity(folder, header.topic_id, ends[0].first, ends[-1].last, ANY_TERM)
     scan = ChainScan(disk, identity, LogConfig(), SegmentCache(), 0, readonly=True)
     try:
-        scan.look(chain)
+        scan.look(infos)
     except CorruptLog as error:
         return error
     finally:
@@ -218,9 +230,6 @@ def _judge_chain(disk: Disk, folder: str, topic_id: UUID, chain: list[SegmentInf
     for found in scan.found:
         if found.gap is not None:
             return CorruptLog(found.gap.path, found.gap.position, GAP + found.gap.reason)
-    tail = scan.found[-1].segment
-    if tail.state == "SEALED":
-        return CorruptLog(tail.path, tail.end, "it is sealed, but the file that continues it is absent")
     return None
 
 

@@ -85,3 +85,8 @@ class Disk(Protocol):
     def start_flush_dir(self, path: str, done: FlushDone) -> None:
         """`flush_dir` off the event loop; `done(error)` is called on it."""
         ...
+
+    def start_remove(self, path: str, done: FlushDone) -> None:
+        """`remove` off the event loop, as giving back a large file's space takes its time; `done(error)` is called on
+        it."""
+        ...

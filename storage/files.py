@@ -32,8 +32,11 @@ def start_dir_chain(disk: Disk, directory: str, done: Callable[[OSError | None],
     return len(paths)
 
 
-def remove_orphans(disk: Disk, directory: str, kept: Iterable[int], checkpointed: Iterable[int]) -> list[str]:
-    """Remove segments the layout does not name, and checkpoints of all but the segments in `checkpointed`.
+def remove_orphans(
+    disk: Disk, directory: str, kept: Iterable[tuple[int, int]], checkpointed: Iterable[int]
+) -> list[str]:
+    """Remove segments that are not among `kept`, (segment id, generation) each, and checkpoints of all but the segments
+    in `checkpointed`.
 
     What was removed; the removal is durable. Raises OSError.
     """
@@ -43,11 +46,10 @@ def remove_orphans(disk: Disk, directory: str, kept: Iterable[int], checkpointed
         parsed = parse_name(name)
         if parsed is None:
             continue
-        segment_id, suffix = parsed
-        if suffix == SEGMENT_SUFFIX:
-            wanted = segment_id in kept
+        if parsed.suffix == SEGMENT_SUFFIX:
+            wanted = (parsed.segment_id, parsed.generation) in kept
         else:
-            wanted = segment_id in checkpointed and not suffix.endswith(".tmp")
+            wanted = parsed.segment_id in checkpointed and not parsed.suffix.endswith(".tmp")
         if not wanted:
             disk.remove(f"{directory}/{name}")
             removed.append(name)
@@ -61,7 +63,7 @@ def delete_files(disk: Disk, directory: str, segment_id: int | None = None) -> N
     OSError."""
     for name in disk.list(directory):
         parsed = parse_name(name)
-        if parsed is not None and segment_id in (None, parsed[0]):
+        if parsed is not None and segment_id in (None, parsed.segment_id):
             disk.remove(f"{directory}/{name}")
     if not disk.exists(directory):
         return

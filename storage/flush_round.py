@@ -1,14 +1,20 @@
 """One flush of everything a range has written: all its files side by side.
 
 Guarantee: no high watermark moves before every file of the round is durable. So nothing in a child segment
-counts before its parent does, and an entry's claim to durability speaks of all that precedes it.
+counts before its parent does, and an entry's claim to durability speaks of all that precedes it. A file is flushed
+by one log only, as a device tells of a failed flush once: where the parent is another range's, its log is waited for.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 from storage.disk import Disk, FlushDone
 from storage.partition import PartitionLog
 from storage.segment import Segment
+
+Predecessor = Callable[[Callable[[Exception | None], None]], None]
+"""Tells the callback, never from within the call, when everything of a log that this one continues is durable."""
 
 
 class FlushRound:
@@ -21,17 +27,20 @@ class FlushRound:
         self._awaited = len(self._marks)
         self._done = done
 
-    def start(self, disk: Disk) -> None:
+    def start(self, disk: Disk, predecessors: Iterable[Predecessor] = ()) -> None:
         """`done` is called once: with None when all is durable and counts, with the first error otherwise."""
+        for predecessor in predecessors:
+            self._awaited += 1
+            predecessor(self._flushed)
         for segment, _ in self._marks:
             disk.start_flush(segment.file(), self._flushed)
 
-    def _flushed(self, error: OSError | None) -> None:
+    def _flushed(self, error: Exception | None) -> None:
         if self._awaited <= 0:
             return
         if error is not None:
             self._awaited = 0
-            self._done(error)
+            self._done(error if isinstance(error, OSError) else OSError(str(error)))
             return
         self._awaited -= 1
         if self._awaited:

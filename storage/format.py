@@ -15,6 +15,7 @@ unfinished footer from a damaged entry.
 
 from __future__ import annotations
 
+import re
 import struct
 import uuid
 from typing import Any, Final, NamedTuple
@@ -41,8 +42,8 @@ _SEGMENT_MAGIC: Final = b"SEALOGSG"
 _TRAILER_MAGIC: Final = b"SEALOGFT"
 _CHECKPOINT_MAGIC: Final = b"SEALOGCP"
 
-# magic, version, number of parents, topic id, segment id, first, last, term, created_ms
-_HEADER: Final = struct.Struct(">8sHH16sQIIIQ")
+# magic, version, number of parents, topic id, segment id, first, last, term, created_ms, generation
+_HEADER: Final = struct.Struct(">8sHH16sQIIIQI")
 _CRC: Final = struct.Struct(">I")
 # magic, version, salt, footer position, summary position, summary size, summary CRC
 _TRAILER: Final = struct.Struct(">8sH2xIIIII")
@@ -86,25 +87,35 @@ class HeaderBlock(NamedTuple):
     term: int
     created_ms: int
     parents: tuple[int, ...]
+    generation: int
+    """How often it was rewritten by compaction. 0: as its range wrote it, without gaps between batches."""
     salt: int
 
 
-def segment_name(segment_id: int) -> str:
-    return f"{segment_id:020d}{SEGMENT_SUFFIX}"
+def segment_name(segment_id: int, generation: int = 0) -> str:
+    """The file of a segment; each rewriting by compaction is a file of its own."""
+    return f"{segment_id:020d}{f'.{generation}' if generation else ''}{SEGMENT_SUFFIX}"
 
 
 def checkpoint_name(segment_id: int) -> str:
     return f"{segment_id:020d}{CHECKPOINT_SUFFIX}"
 
 
-def parse_name(name: str) -> tuple[int, str] | None:
-    """(segment id, suffix) of a file name made by this package; None for a stranger's."""
-    stem, dot, suffix = name.partition(".")
-    suffix = dot + suffix
-    known = (SEGMENT_SUFFIX, CHECKPOINT_SUFFIX, CHECKPOINT_SUFFIX + TEMPORARY_SUFFIX)
-    if len(stem) == 20 and stem.isdecimal() and suffix in known:
-        return int(stem), suffix
-    return None
+class FileName(NamedTuple):
+    """What a file's name says. `generation` is above 0 for segments that compaction has written."""
+
+    segment_id: int
+    suffix: str
+    generation: int
+
+
+_FILE_NAME: Final = re.compile(r"([0-9]{20})(?:\.([1-9][0-9]{0,8})(?=\.seg$))?(\.seg|\.ckpt|\.ckpt\.tmp)")
+
+
+def parse_name(name: str) -> FileName | None:
+    """The parts of a file name made by this package; None for a stranger's."""
+    found = _FILE_NAME.fullmatch(name)
+    return FileName(int(found[1]), found[3], int(found[2] or 0)) if found else None
 
 
 def encode_header_block(
@@ -115,6 +126,7 @@ def encode_header_block(
     term: int,
     created_ms: int,
     parents: tuple[int, ...],
+    generation: int = 0,
 ) -> bytes:
     if len(parents) > MAX_PARENTS:
         raise ValueError(f"a segment has at most {MAX_PARENTS} parents")
@@ -131,6 +143,7 @@ def encode_header_block(
         last,
         term,
         created_ms,
+        generation,
     )
     struct.pack_into(f">{len(parents)}Q", block, _HEADER.size, *parents)
     _CRC.pack_into(block, HEADER_BLOCK_BYTES - 4, crc32c(memoryview(block)[:-4]))
@@ -152,9 +165,15 @@ def decode_header_block(block: bytes, path: str) -> HeaderBlock:
         raise UnknownFormat(
             path, 0, f"format version {version} is unknown, this program reads {FORMAT_VERSION}"
         )
-    _, _, parent_count, topic, segment_id, first, last, term, created_ms = _HEADER.unpack_from(block, 0)
+    # fmt: off
+    (
+        _, _, parent_count, topic, segment_id, first, last, term, created_ms, generation,
+    ) = _HEADER.unpack_from(block, 0)
+    # fmt: on
     parents = struct.unpack_from(f">{min(parent_count, MAX_PARENTS)}Q", block, _HEADER.size)
-    return HeaderBlock(uuid.UUID(bytes=topic), segment_id, first, last, term, created_ms, parents, salt)
+    return HeaderBlock(
+        uuid.UUID(bytes=topic), segment_id, first, last, term, created_ms, parents, generation, salt
+    )
 
 
 def entry_is_valid(guarded: memoryview, salt: int, position: int) -> bool:

@@ -46,26 +46,35 @@ class SegmentInfo:
     start_offsets: Mapping[int, int] | None = None
     end_offsets: Mapping[int, int] | None = None
     """Of a sealed segment, where the layout knows them: checked against the file."""
+    generation: int = 0
+    """How often compaction has rewritten it: which of its files counts."""
 
 
-def chains(segments: Sequence[SegmentInfo]) -> list[list[SegmentInfo]]:
-    """The chain of each range of a topic, by first partition: a segment that is nobody's parent, and before it
-    all its ancestors, in the order given. A parent of several ranges is in the chain of each."""
+def tails(segments: Sequence[SegmentInfo]) -> list[SegmentInfo]:
+    """The segments that nobody continues, one per range, by first partition."""
+    continued = {parent for segment in segments for parent in segment.parents}
+    return sorted(
+        (segment for segment in segments if segment.segment_id not in continued),
+        key=lambda segment: segment.first,
+    )
+
+
+def chain_of(tail: SegmentInfo, segments: Sequence[SegmentInfo]) -> list[SegmentInfo]:
+    """The segments that hold the log of a range, in the order given: its tail and, of all ancestors, those that share
+    partitions with it. A parent of several ranges is in the chain of each."""
     by_id = {segment.segment_id: segment for segment in segments}
-    parents = {parent for segment in segments for parent in segment.parents}
-    found = []
-    for tail in segments:
-        if tail.segment_id in parents:
-            continue
-        chain: set[int] = set()
-        wanted = [tail.segment_id]
-        while wanted:
-            segment_id = wanted.pop()
-            if segment_id in by_id and segment_id not in chain:
-                chain.add(segment_id)
-                wanted += by_id[segment_id].parents
-        found.append([segment for segment in segments if segment.segment_id in chain])
-    return sorted(found, key=lambda chain: chain[-1].first)
+    chain: set[int] = set()
+    wanted = [tail.segment_id]
+    while wanted:
+        segment_id = wanted.pop()
+        if segment_id in by_id and segment_id not in chain:
+            chain.add(segment_id)
+            wanted += by_id[segment_id].parents
+    return [
+        segment
+        for segment in segments
+        if segment.segment_id in chain and segment.first <= tail.last and segment.last >= tail.first
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +88,21 @@ class RollEvent:
     parent_id: int
     child_id: int
     parent_end_offsets: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ReshapeEvent:
+    """Children of other ranges than their parents' are durable on disk: a split, a merge, or both at once.
+
+    `children` are (segment id, first partition, last partition); together they cover what the parents cover.
+    """
+
+    parents: tuple[int, ...]
+    children: tuple[tuple[int, int, int], ...]
+
+
+class LayoutChanged(Exception):
+    """A conditional write on a layout lost: it isn't what the change was made for. Nothing was written."""
 
 
 Publish = Callable[[RollEvent, Callable[[OSError | None], None]], None]

@@ -7,10 +7,14 @@ range log.
 from __future__ import annotations
 
 from bisect import bisect_right
+from typing import TYPE_CHECKING
 
 from storage.index import PartitionIndex
 from storage.producers import ProducerStates
 from wire.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from storage.segment import Segment
 
 
 class PartitionLog:
@@ -70,6 +74,18 @@ class PartitionLog:
         """A segment that continues this log."""
         self.starts.append(index.start_offset)
         self.indexes.append(index)
+
+    def replace_segment(self, old: Segment, new: Segment) -> None:
+        """The same offsets in another file."""
+        for number, index in enumerate(self.indexes):
+            if index.segment is old:
+                self.indexes[number] = new.indexes[self.partition]
+
+    def drop_segment(self, segment: Segment) -> None:
+        """Nothing at or above the log start lies there."""
+        kept = [index for index in self.indexes if index.segment is not segment]
+        self.indexes[:] = kept
+        self.starts[:] = [index.start_offset for index in kept]
 
     def chain_position(self, offset: int) -> int:
         """The number, in `indexes`, of the segment in which `offset` lies or would lie."""

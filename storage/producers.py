@@ -2,14 +2,15 @@
 
 Guarantees: a batch is appended at most once as long as it is among its producer's last five; sequences of one
 epoch have no gap; an older epoch never writes again. Bounded: the states of all partitions of a range share
-one budget, producers idle for long make room, and at the hard limit a new producer is refused.
+one budget, producers idle for long make room, and at the hard limit a new producer is refused. A producer whose
+transaction is open is never forgotten, or a repeat of its first batch would be taken for a new one.
 
 Source: Kafka's ProducerStateManager and ProducerAppendInfo (KIP-98, KIP-360); KIP-890 for transactions v2.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final, NamedTuple
 
 from wire.batch import BatchHeader
@@ -60,10 +61,9 @@ class ProducerBudget:
             self.next_reclaim_ms = now_ms + RECLAIM_PAUSE_MS
             latest = now_ms - self.idle_ms
             idle = sorted(
-                (state.active_ms, producer_id, number)
+                (member.states[producer_id].active_ms, producer_id, number)
                 for number, member in enumerate(self.members)
-                for producer_id, state in member.states.items()
-                if state.active_ms <= latest
+                for producer_id in member.idle_since(latest)
             )
             surplus = self.count - int(self.limit * RECLAIM_TO)
             for _, producer_id, number in idle[: max(1, surplus)]:
@@ -78,11 +78,13 @@ class ProducerBudget:
 class ProducerStates:
     """The producers of one partition. Pure: times are handed in, milliseconds of the wall clock."""
 
-    __slots__ = ("budget", "states")
+    __slots__ = ("budget", "open_producers", "states")
 
     def __init__(self, budget: ProducerBudget) -> None:
         self.states: dict[int, ProducerState] = {}
         self.budget = budget
+        self.open_producers: Callable[[], Collection[int]] = tuple
+        """Gives the producer ids with a transaction open in this partition; whoever knows transactions sets it."""
         budget.members.append(self)
 
     def __len__(self) -> int:
@@ -158,11 +160,18 @@ class ProducerStates:
 
     def expire(self, now_ms: int, ttl_ms: int) -> int:
         """Forget producers that wrote nothing for `ttl_ms`; how many."""
-        oldest_ms = now_ms - ttl_ms
-        expired = [key for key, state in self.states.items() if state.active_ms <= oldest_ms]
+        expired = self.idle_since(now_ms - ttl_ms)
         for producer_id in expired:
             self.forget(producer_id)
         return len(expired)
+
+    def idle_since(self, time_ms: int) -> list[int]:
+        """The producers that wrote nothing after `time_ms`, less those whose transaction is open."""
+        idle = [producer_id for producer_id, state in self.states.items() if state.active_ms <= time_ms]
+        if not idle:
+            return idle
+        living = set(self.open_producers())
+        return [producer_id for producer_id in idle if producer_id not in living]
 
     def snapshot(self) -> list[Any]:
         """Plain data for msgpack, from which `restore` makes the same states again."""

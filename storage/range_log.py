@@ -10,7 +10,8 @@ turns, never from inside the call that handed them in, and must not raise.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+import errno
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Literal
 
 import msgpack
@@ -33,10 +34,12 @@ from storage.segment import Segment
 from wire.batch import BatchHeader, assign
 from wire.errors import ErrorCode, KafkaError
 
-State = Literal["OPEN", "FAILED", "CLOSED", "DELETED"]
+State = Literal["OPEN", "RETIRED", "FAILED", "CLOSED", "DELETED"]
+"""RETIRED: other ranges took its partitions over; it takes no appends, and flushes and seals what it has."""
 
 TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
-    "OPEN": frozenset({"FAILED", "CLOSED", "DELETED"}),
+    "OPEN": frozenset({"RETIRED", "FAILED", "CLOSED", "DELETED"}),
+    "RETIRED": frozenset({"FAILED", "CLOSED", "DELETED"}),
     "FAILED": frozenset({"CLOSED", "DELETED"}),
     "CLOSED": frozenset({"DELETED"}),
     "DELETED": frozenset(),
@@ -44,7 +47,10 @@ TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
 
 
 class RangeLog(RangeReader):
-    """The chain of segments of one range; opened by `storage.recovery`. Offsets are records, sizes bytes."""
+    """The chain of segments of one range; opened by `storage.recovery`, or by a split or merge (`storage.reshape`).
+
+    Offsets are records, sizes bytes. `predecessors` are the logs of the ranges whose partitions this one takes over.
+    """
 
     def __init__(
         self,
@@ -56,6 +62,7 @@ class RangeLog(RangeReader):
         cache: SegmentCache,
         segments: list[Segment],
         partitions: list[PartitionLog],
+        predecessors: Iterable[RangeLog] = (),
     ) -> None:
         super().__init__(identity.first, identity.last, config, partitions)
         self.identity = identity
@@ -64,8 +71,20 @@ class RangeLog(RangeReader):
         self._hooks = hooks
         self._cache = cache
         self._segments = segments
-        self._unsealed = [segment for segment in segments if segment.state != "SEALED"]
         self._active = segments[-1]
+        self._predecessors = [log for log in predecessors if log.state != "CLOSED"]
+        self._unsealed: list[Segment] = [
+            segment
+            for segment in segments
+            if segment.state != "SEALED" and not any(segment in log._unsealed for log in self._predecessors)
+        ]
+        self._successors: list[RangeLog] = []
+        self.flush_ms = 0.0
+        """How long a flush takes, smoothed over the last ones."""
+        self._flush_began_ms = 0.0
+        self._on_roll_end: list[Outcome] = []
+        self._on_rolled: list[Outcome] = []
+        self._on_retired: Callable[[], None] | None = None
         self._state: State = "OPEN"
         self._failure: KafkaError | None = None
         self._appended_lsn = 0
@@ -79,6 +98,12 @@ class RangeLog(RangeReader):
         self._checkpointer = checkpoint.Checkpointer(disk, identity.directory)
         self._checkpointer.position = self._active.end
         self._roll_at = HEADER_BLOCK_BYTES + config.segment_bytes
+        for log in self._predecessors:
+            log._successors.append(self)
+        if self._predecessors:
+            # The hand-over is a position of its own: who repeats a batch of before waits for the predecessors.
+            self._appended_lsn = 1
+            self._flusher.wrote(1)
 
     # What there is.
 
@@ -219,12 +244,16 @@ class RangeLog(RangeReader):
         if framed.end >= self._roll_at or segment.runs >= self.config.max_index_entries:
             self._roller.start()
 
+    def write_queued(self) -> None:
+        """Write what this turn has appended so far. Where that fails the log is FAILED."""
+        self._write_out()
+
     def when_written(self, callback: Outcome) -> None:
         """Call back when a write() covers all appended so far: a killed process then loses nothing (D2)."""
         if self._queue and self._state == "OPEN":
             self._on_written.append(callback)
         else:
-            written = self._state == "OPEN" or self._state == "CLOSED"
+            written = self._state in ("OPEN", "RETIRED", "CLOSED")
             self._scheduler.call_soon(callback, None if written else self._refusal())
 
     # Flushing.
@@ -233,9 +262,13 @@ class RangeLog(RangeReader):
         """Call back when everything up to `lsn` is on the device, or can never be known to be."""
         self._flusher.when_durable(lsn, callback)
 
+    def when_all_durable(self, callback: Outcome) -> None:
+        """As `when_durable`, of all that was appended."""
+        self._flusher.when_durable(self._appended_lsn, callback)
+
     def request_flush(self) -> None:
         """Flush what is appended so far without waiting for the linger, though nobody waits for it."""
-        if self._state == "OPEN":
+        if self._is_living():
             self._flusher.request(self._appended_lsn)
 
     def start_round(self) -> None:
@@ -243,12 +276,17 @@ class RangeLog(RangeReader):
         if not self._queue and self._checkpoint_is_due():
             self._checkpointer.capture(self._active, self._partitions)
         ends, self._written_ends = self._written_ends, {}
+        self._flush_began_ms = self._scheduler.monotonic_ms()
         self._round = FlushRound(self._unsealed, ends, self._flushed)
-        self._round.start(self._disk)
+        self._round.start(self._disk, [log.when_all_durable for log in self._predecessors])
 
     def _checkpoint_is_due(self) -> bool:
         grown = self._active.end - self._checkpointer.position
-        return grown >= self.config.checkpoint_bytes and self._checkpointer.state == "IDLE"
+        return (
+            grown >= self.config.checkpoint_bytes
+            and self._checkpointer.state == "IDLE"
+            and self._state == "OPEN"
+        )
 
     def _flushed(self, error: OSError | None) -> None:
         round_, self._round = self._round, None
@@ -256,6 +294,8 @@ class RangeLog(RangeReader):
         if error is not None:
             self.fail(error)
             return
+        self._predecessors = []
+        self.flush_ms += (self._scheduler.monotonic_ms() - self._flush_began_ms - self.flush_ms) / 8
         callbacks = self._flusher.round_done()
         self._checkpointer.flushed()
         self._roller.proceed()
@@ -276,10 +316,18 @@ class RangeLog(RangeReader):
 
     # Rolling; the first part is the roller's.
 
-    def request_roll(self) -> None:
-        """Begin a roll now, unless one is under way."""
-        if self._state == "OPEN":
-            self._roller.start()
+    def roll(self, done: Outcome) -> None:
+        """Let a new segment take over from the one that is active now; `done` when it takes the appends."""
+        if self._state != "OPEN":
+            self._scheduler.call_soon(done, self._refusal())
+            return
+        self._on_rolled.append(done)
+        self._roller.start()
+
+    @property
+    def has_queued(self) -> bool:
+        """Whether something was appended that is not written yet."""
+        return bool(self._queue)
 
     def create_child(self) -> Segment:
         return Segment.create(
@@ -296,32 +344,127 @@ class RangeLog(RangeReader):
         self._write_out()
         if self._state != "OPEN":
             return b""
+        packed = self._fill_up()
+        self._segments.append(child)
+        self._unsealed.append(child)
+        self._active = child
+        self._roll_at = HEADER_BLOCK_BYTES + self.config.segment_bytes
+        self._checkpointer.position = child.end
+        self._flush_filled(self._segments[-2])
+        self._tell_rolled(None)
+        return packed
+
+    def _flush_filled(self, segment: Segment) -> None:
+        """Its footer waits for that, whether or not somebody else does."""
+        if segment.durable_end == segment.end:
+            return
+        if self._flusher.durable_lsn == self._appended_lsn:
+            # Not an entry, only its header block: a position of its own, so that there is something to flush.
+            self._appended_lsn += 1
+            self._flusher.wrote(self._appended_lsn)
+        self._flusher.request(self._appended_lsn)
+
+    def _tell_rolled(self, error: Exception | None) -> None:
+        waiting, self._on_rolled = self._on_rolled, []
+        for done in waiting:
+            self._scheduler.call_soon(done, error)
+
+    def _fill_up(self) -> bytes:
+        """Nothing more is appended to the active segment. The producers' packed snapshot of this moment."""
         parent = self._active
         parent.change_state("FULL")
         for log in self._partitions:
             # A footer names every partition's end, also of those that wrote nothing here.
             if log.end_offset:
                 parent.index_of(log.partition, log.end_offset)
-        self._segments.append(child)
-        self._unsealed.append(child)
-        self._active = child
-        self._roll_at = HEADER_BLOCK_BYTES + self.config.segment_bytes
-        self._checkpointer.position = child.end
         self.expire_producers()
-        if parent.durable_end < parent.end:
-            self._flusher.request(self._appended_lsn)
         packed: bytes = msgpack.packb(checkpoint.producers_snapshot(self._partitions))
         return packed
 
     def retry_roll_later(self) -> None:
         self._roll_at = self._active.end + max(1, self.config.segment_bytes // RETRY_FRACTION)
+        self._tell_rolled(OSError(errno.ENOSPC, f"no file for another segment in {self.directory}"))
 
     def segment_sealed(self, segment: Segment) -> None:
         self._unsealed.remove(segment)
         if self._hooks.on_sealed is not None:
             self._hooks.on_sealed(segment.segment_id, segment.end_offsets())
-        if self._active.end >= self._roll_at:
+
+    def roll_ended(self) -> None:
+        if self._state == "RETIRED":
+            # Not from within a round's end, which goes on with the flusher that stops here.
+            self._scheduler.call_soon(self._end_retirement)
+        elif self._on_roll_end:
+            waiting, self._on_roll_end = self._on_roll_end, []
+            for held in waiting:
+                self.hold_rolls(held)
+        else:
+            self._roll_if_due()
+
+    def _roll_if_due(self) -> None:
+        if self._active.end >= self._roll_at or self._on_rolled:
             self._roller.start()
+
+    # Being split or merged.
+
+    def hold_rolls(self, held: Outcome) -> None:
+        """Call back in a later turn when no roll is under way; none begins until `release_rolls`.
+
+        The error there says that the log takes no appends.
+        """
+        if self._state != "OPEN":
+            self._scheduler.call_soon(held, self._refusal())
+        elif self._roller.hold():
+            self._scheduler.call_soon(held, None)
+        else:
+            self._on_roll_end.append(held)
+
+    def release_rolls(self) -> None:
+        self._roller.release()
+        self._roll_if_due()
+
+    def retire(self, on_retired: Callable[[], None]) -> list[PartitionLog]:
+        """Take no more appends: others take the partitions over in this very turn. Rolls are held, nothing is queued.
+
+        Goes on flushing and answering until all is durable and the last segment has its footer; then `on_retired` is
+        called.
+        """
+        assert not self._queue
+        self._change_state("RETIRED")
+        self._on_retired = on_retired
+        packed = self._fill_up()
+        self._flush_filled(self._active)
+        # In a later turn: those who take over must be known to this log before it can come to its end.
+        self._scheduler.call_soon(self._roller_adopts, packed)
+        return self._partitions
+
+    def _roller_adopts(self, packed: bytes) -> None:
+        if self._state == "RETIRED":
+            self._roller.adopt(self._active, packed)
+
+    def _end_retirement(self) -> None:
+        """All is durable; the files live on in the chains of the successors."""
+        if self._state != "RETIRED":
+            return
+        self._change_state("CLOSED")
+        callbacks = self._stop(self._refusal())
+        assert not callbacks, "a retired log is durable to its end"
+        self._successors = []
+        if self._on_retired is not None:
+            self._on_retired()
+
+    def replace_segment(self, old: Segment, new: Segment) -> None:
+        """Compaction has written a sealed segment anew. The caller closes the old one."""
+        self._segments[self._segments.index(old)] = new
+        for log in self._partitions:
+            log.replace_segment(old, new)
+
+    def drop_segment(self, segment: Segment) -> None:
+        """A sealed segment is no part of the log any more. The caller has moved the log starts past it, and closes
+        it."""
+        self._segments.remove(segment)
+        for log in self._partitions:
+            log.drop_segment(segment)
 
     def expire_producers(self) -> int:
         """Forget producers that wrote nothing for `producer_ttl_ms`; how many. Done at every roll as well."""
@@ -334,6 +477,9 @@ class RangeLog(RangeReader):
         if state not in TRANSITIONS[self._state]:
             raise ValueError(f"a range log that is {self._state} cannot become {state}")
         self._state = state
+
+    def _is_living(self) -> bool:
+        return self._state == "OPEN" or self._state == "RETIRED"
 
     def check_readable(self) -> None:
         if self._state == "CLOSED" or self._state == "DELETED":
@@ -353,12 +499,16 @@ class RangeLog(RangeReader):
         self._checkpointer.stop()
         callbacks, self._on_written = self._on_written, []
         self._queue = {}
+        waiting, self._on_roll_end = self._on_roll_end, []
+        for held in waiting:
+            self._scheduler.call_soon(held, self._refusal())
+        self._tell_rolled(self._refusal())
         return callbacks + self._flusher.stop(failure)
 
     def fail(self, error: OSError) -> None:
         """A write or flush failed. Final: what it covered may be lost, and asking again could be told a
         lie."""
-        if self._state != "OPEN":
+        if not self._is_living():
             return
         self._failure = KafkaError(
             ErrorCode.kafka_storage_error, f"the log in {self.directory} failed: {error}"
@@ -368,6 +518,8 @@ class RangeLog(RangeReader):
         callbacks = self._stop(self._failure)
         if self._hooks.on_failed is not None:
             self._hooks.on_failed(self._failure)
+        for successor in self._successors:
+            successor.fail(error)
         tell_all(self._scheduler, callbacks, self._failure)
 
     def close(self) -> None:
@@ -378,15 +530,15 @@ class RangeLog(RangeReader):
         if self._state == "CLOSED" or self._state == "DELETED":
             return
         failure: OSError | None = None
-        if self._state == "OPEN":
+        if self._is_living():
             try:
                 self._write_out()
-                if self._state == "OPEN":
+                if self._is_living():
                     self._flush_now()
             except OSError as error:
                 self.fail(error)
                 failure = error
-        if self._state == "OPEN":
+        if self._is_living():
             self._close_cleanly()
         else:
             self._change_state("CLOSED")
@@ -408,7 +560,8 @@ class RangeLog(RangeReader):
         ends = {**(self._round.ends if self._round is not None else {}), **self._written_ends}
         for log, end_offset in ends.items():
             log.high_watermark = end_offset
-        if self._active.end - self._checkpointer.position >= self.config.close_checkpoint_bytes:
+        unchecked = self._active.end - self._checkpointer.position
+        if self._state == "OPEN" and unchecked >= self.config.close_checkpoint_bytes:
             packed = checkpoint.capture(self._active, self._partitions)
             with contextlib.suppress(OSError):
                 checkpoint.write_now(self._disk, self.directory, self._active, packed)
@@ -428,7 +581,7 @@ class RangeLog(RangeReader):
         was = self._state
         self._change_state("DELETED")
         gone = KafkaError(ErrorCode.unknown_topic_or_partition, "the topic is being deleted")
-        callbacks = self._stop(gone) if was == "OPEN" else []
+        callbacks = self._stop(gone) if was in ("OPEN", "RETIRED") else []
         for segment in self._segments:
             segment.close()
         delete_files(self._disk, self.directory)

@@ -210,6 +210,9 @@ class RealDisk:
     def start_flush_dir(self, path: str, done: FlushDone) -> None:
         self._submit(lambda: self.flush_dir(path), done)
 
+    def start_remove(self, path: str, done: FlushDone) -> None:
+        self._submit(lambda: self.remove(path), done)
+
     def _submit(self, work: Callable[[], None], done: FlushDone) -> None:
         if self._closed:
             raise OSError(errno.EBADF, "the disk is closed", self._root)

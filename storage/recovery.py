@@ -1,4 +1,4 @@
-"""Opening a range from its files: what was durable is kept, what was torn is cut and reported, and what
+"""Opening the ranges of a topic from their files: what was durable is kept, what was torn is cut and reported, and what
 cannot be explained by a crash is refused.
 
 Guarantees: no entry that was ever flushed is lost without a CorruptLog; no byte that was not part of a whole
@@ -21,35 +21,39 @@ from storage.clock import Scheduler
 from storage.disk import Disk
 from storage.files import ancestors, delete_files, remove_orphans, start_dir_chain
 from storage.format import CorruptLog
-from storage.layout import LogConfig, Publish, RangeHooks, RangeIdentity, SegmentInfo
+from storage.layout import (
+    LogConfig,
+    Publish,
+    RangeHooks,
+    RangeIdentity,
+    SegmentInfo,
+    chain_of,
+    tails,
+)
 from storage.partition import PartitionLog
 from storage.producers import ProducerBudget, ProducerStates
 from storage.range_log import RangeLog
 from storage.segment import Segment
 from wire.errors import KafkaError
 
-__all__ = ("Cut", "RecoveryReport", "create_range", "open_range")
+__all__ = ("Cut", "RecoveryReport", "create_range", "open_ranges")
 
 
 class Recovery(ChainScan):
-    """A look at the files of one range, and then their mending."""
+    """A look at the files of a topic's ranges, and then their mending."""
 
-    def mend(self, others: Iterable[int]) -> None:
-        """Cut, flush, seal, clean up. A crash anywhere in here leaves files that the next start judges
-        alike. The files of the segments `others` in the same folder are left alone."""
+    def mend(self) -> None:
+        """Cut, flush, seal, clean up. A crash anywhere in here leaves files that the next start judges alike."""
         for found in self.found:
             self._cut(found)
-        for found in self.found[:-1]:
-            if found.segment.state != "SEALED":
+        for found in self.found:
+            if not self.is_tail(found) and found.segment.state != "SEALED":
                 self._seal(found)
         for log in self.partitions:
             log.high_watermark = log.end_offset
-        listed = {found.segment.segment_id for found in self.found}
+        listed = {(found.segment.segment_id, found.info.generation) for found in self.found}
         unsealed = {found.segment.segment_id for found in self.found if found.segment.state != "SEALED"}
-        apart = set(others) - listed
-        self.report.orphans_removed = remove_orphans(
-            self.disk, self.directory, listed | apart, unsealed | apart
-        )
+        self.report.orphans_removed = remove_orphans(self.disk, self.directory, listed, unsealed)
 
     def _cut(self, found: Found) -> None:
         """Throw away what is torn and flush the rest. All of it before any sealing: a parent sealed at its
@@ -64,7 +68,7 @@ class Recovery(ChainScan):
         cut = found.gap or found.torn
         if cut is not None:
             self.report.cuts.append(cut)
-        if cut is not None or (found.ended and found is self.found[-1]):
+        if cut is not None or (found.ended and self.is_tail(found)):
             # Cutting and reserving anew makes zeros of it, so no later scan meets bytes of this life. A parent's
             # end mark stays: half a cut could leave pieces of its footer behind, and nothing to explain them.
             file.truncate(segment.end)
@@ -93,14 +97,12 @@ class Recovery(ChainScan):
         self.report.sealed.append(segment.segment_id)
 
 
-def open_range(
+def open_ranges(
     disk: Disk,
     scheduler: Scheduler,
     *,
     directory: str,
     topic_id: uuid.UUID,
-    first: int,
-    last: int,
     term: int,
     segments: Sequence[SegmentInfo],
     allocate_segment_id: Callable[[], int],
@@ -111,39 +113,44 @@ def open_range(
     config: LogConfig | None = None,
     cache: SegmentCache | None = None,
     log_start_offsets: Mapping[int, int] | None = None,
-    others: Iterable[int] = (),
-) -> tuple[RangeLog, RecoveryReport]:
-    """Open the range whose segments the layout lists in chain order, the active one last.
+) -> tuple[list[RangeLog], RecoveryReport]:
+    """Open the ranges of a topic, by first partition; the layout lists their segments, parents before children.
 
-    Blocks for reads and flushes. `term` is the new one. `log_start_offsets` are those the owner has moved.
-    `others` are the segments of the topic's other ranges, whose files lie in the same folder; what the layout
-    does not name is removed.
+    Blocks for reads and flushes. `term` is the new one. `log_start_offsets` are those the owner has moved. Files in
+    the folder that the layout does not name are removed.
     Segments whose footer is durable though the layout calls them ACTIVE come by `on_sealed`, in a later turn
     of the loop. Raises CorruptLog (UnknownFormat), naming file and position; OSError.
     """
     if not segments:
-        raise ValueError("a range has at least one segment")
+        raise ValueError("a topic has at least one segment")
     config = config or LogConfig()
     cache = cache or SegmentCache()
-    identity = RangeIdentity(directory, topic_id, first, last, term)
+    ends = tails(segments)
+    identity = RangeIdentity(directory, topic_id, ends[0].first, ends[-1].last, term)
     opening = Recovery(disk, identity, config, cache, scheduler.now_ms())
     try:
         opening.look(segments)
-        if opening.found[-1].segment.state == "SEALED":
-            raise CorruptLog(opening.found[-1].segment.path, 0, "the last segment of the range is sealed")
-        opening.mend(others)
+        for found in opening.found:
+            if opening.is_tail(found) and found.segment.state == "SEALED":
+                raise CorruptLog(found.segment.path, 0, "the last segment of the range is sealed")
+        opening.mend()
         _apply_log_starts(opening, log_start_offsets or {})
     except BaseException:
         opening.close()
         raise
     hooks = RangeHooks(allocate_segment_id, publish, on_progress, on_sealed, on_failed)
-    chain = [found.segment for found in opening.found]
-    log = RangeLog(disk, scheduler, identity, hooks, config, cache, chain, opening.partitions)
+    opened = {found.info.segment_id: found.segment for found in opening.found}
+    logs = []
+    for tail in ends:
+        own = RangeIdentity(directory, topic_id, tail.first, tail.last, term)
+        chain = [opened[info.segment_id] for info in chain_of(tail, segments)]
+        partitions = opening.partitions[tail.first - opening.first : tail.last + 1 - opening.first]
+        logs.append(RangeLog(disk, scheduler, own, hooks, config, cache, chain, partitions))
     if on_sealed is not None:
         for found in opening.found:
             if found.segment.state == "SEALED" and found.info.state != "SEALED":
                 scheduler.call_soon(on_sealed, found.segment.segment_id, found.segment.end_offsets())
-    return log, opening.report
+    return logs, opening.report
 
 
 def _apply_log_starts(opening: Recovery, log_start_offsets: Mapping[int, int]) -> None:

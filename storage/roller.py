@@ -5,6 +5,7 @@ written to the child before the layout durably does; the parent gets its footer 
 durable, and its trailer only when the rest of the footer is. A crash between any two steps leaves a layout
 that opens: the parent alone (and an orphan file), or parent and child, the parent with or without a footer.
 
+    IDLE -> HELD        the range is about to be split or merged: no roll begins, and the end is `adopt` or `release`
     IDLE -> CREATING    child file made, its flush and the folder's running
          -> PUBLISHING  the owner makes the new layout durable
          -> DRAINING    appends go to the child; the parent's last entries are being flushed
@@ -26,10 +27,13 @@ from storage.format import checkpoint_name
 from storage.layout import LogConfig, Publish, RollEvent
 from storage.segment import Segment
 
-State = Literal["IDLE", "CREATING", "PUBLISHING", "DRAINING", "ENDING", "WRITING", "SEALING", "STOPPED"]
+State = Literal[
+    "IDLE", "HELD", "CREATING", "PUBLISHING", "DRAINING", "ENDING", "WRITING", "SEALING", "STOPPED"
+]
 
 TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
-    "IDLE": frozenset({"CREATING", "STOPPED"}),
+    "IDLE": frozenset({"HELD", "CREATING", "STOPPED"}),
+    "HELD": frozenset({"IDLE", "DRAINING", "STOPPED"}),
     "CREATING": frozenset({"IDLE", "PUBLISHING", "STOPPED"}),
     "PUBLISHING": frozenset({"DRAINING", "STOPPED"}),
     "DRAINING": frozenset({"ENDING", "IDLE", "STOPPED"}),
@@ -68,6 +72,10 @@ class Rolled(Protocol):
 
     def segment_sealed(self, segment: Segment) -> None: ...
 
+    def roll_ended(self) -> None:
+        """Whatever became of it, no roll is under way any more."""
+        ...
+
     def fail(self, error: OSError) -> None: ...
 
 
@@ -101,6 +109,24 @@ class Roller:
         self._change_state("STOPPED")
         if self._child is not None and self._child is not self._log.active:
             self._child.close()
+
+    # Handing over to other ranges.
+
+    def hold(self) -> bool:
+        """Let no roll begin. False where one is under way: ask again when it has ended."""
+        if self._state == "IDLE":
+            self._change_state("HELD")
+        return self._state == "HELD"
+
+    def release(self) -> None:
+        if self._state == "HELD":
+            self._change_state("IDLE")
+
+    def adopt(self, parent: Segment, producers: bytes) -> None:
+        """The range was taken over by others: seal its last segment as a roll would, `producers` as it left them."""
+        self._change_state("DRAINING")
+        self._parent, self._producers = parent, producers
+        self.proceed()
 
     # Creating the child.
 
@@ -137,6 +163,7 @@ class Roller:
                 self._disk.remove(child.path)
             self._change_state("IDLE")
             self._log.retry_roll_later()
+            self._log.roll_ended()
             return
         self._change_state("PUBLISHING")
         event = RollEvent(self._parent.segment_id, self._child.segment_id, self._log.end_offsets())
@@ -222,11 +249,13 @@ class Roller:
         with contextlib.suppress(OSError):
             # What is left of it a restart removes.
             self._disk.remove(f"{self._log.directory}/{checkpoint_name(parent.segment_id)}")
-        self._end()
-        self._log.segment_sealed(parent)
+        self._end(sealed=parent)
 
-    def _end(self) -> None:
+    def _end(self, *, sealed: Segment | None = None) -> None:
         self._parent = self._child = None
         self._producers = b""
         self._steps = iter(())
         self._change_state("IDLE")
+        if sealed is not None:
+            self._log.segment_sealed(sealed)
+        self._log.roll_ended()

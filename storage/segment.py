@@ -56,7 +56,6 @@ class Segment:
         "file_size",
         "header",
         "indexes",
-        "parents_durable",
         "path",
         "producers_at",
         "runs",
@@ -85,7 +84,6 @@ class Segment:
         self.allocated = HEADER_BLOCK_BYTES
         self.file_size = 0
         """Of a sealed segment, footer included."""
-        self.parents_durable = True
         self.indexes: dict[int, PartitionIndex] = {}
         self.runs = 0
         self.producers_at: tuple[int, int, int] | None = None
@@ -133,22 +131,34 @@ class Segment:
 
     @classmethod
     def open(
-        cls, disk: Disk, directory: str, segment_id: int, cache: SegmentCache, *, readonly: bool = False
+        cls,
+        disk: Disk,
+        directory: str,
+        segment_id: int,
+        cache: SegmentCache,
+        *,
+        readonly: bool = False,
+        generation: int = 0,
     ) -> Segment:
         """Open a file and read who it is; WRITABLE or, with a whole footer, SEALED. Entries are not looked
         at.
 
         Raises CorruptLog when the file is absent or not this segment, OSError.
         """
-        path = f"{directory}/{segment_name(segment_id)}" if directory else segment_name(segment_id)
+        name = segment_name(segment_id, generation)
+        path = f"{directory}/{name}" if directory else name
         try:
             file = disk.open_readonly(path) if readonly else disk.open(path)
         except FileNotFoundError:
             raise CorruptLog(path, 0, "the layout names this segment, but its file is absent") from None
         try:
             header = decode_header_block(file.pread(HEADER_BLOCK_BYTES, 0), path)
-            if header.segment_id != segment_id:
-                raise CorruptLog(path, 0, f"the header block names segment {header.segment_id}")
+            if (header.segment_id, header.generation) != (segment_id, generation):
+                raise CorruptLog(
+                    path,
+                    0,
+                    f"the header block names segment {header.segment_id}, generation {header.generation}",
+                )
             segment = cls(disk, path, header, file, cache, "WRITABLE")
             segment.allocated = segment.file_size = file.size()
             segment._open_footer(file)
@@ -287,13 +297,17 @@ class Segment:
 
     def load_producers(self) -> list[Any]:
         """The producer snapshot in the footer: [partition, states] pairs. Raises CorruptLog, OSError."""
+        producers: list[Any] = unpack(self.load_producers_packed())
+        return producers
+
+    def load_producers_packed(self) -> bytes:
+        """The same as it stands there."""
         assert self.producers_at is not None
         position, size, crc = self.producers_at
         packed = self.file().pread(size, position)
         if len(packed) != size or crc32c(packed) != crc:
             raise CorruptLog(self.path, position, "the producer snapshot of this sealed segment is damaged")
-        producers: list[Any] = unpack(packed)
-        return producers
+        return packed
 
     def end_offsets(self) -> dict[int, int]:
         """Per partition with entries here or named in the footer, the offset after the last one."""

@@ -75,6 +75,10 @@ class PartitionTransactions:
         """(transaction, first offset) of each that is open here, by offset."""
         return list(self._open.items())
 
+    def open_producers(self) -> list[int]:
+        """The producer ids of the transactions that are open here."""
+        return [producer_id for producer_id, _, _ in self._open]
+
     @property
     def open_count(self) -> int:
         return len(self._open)
@@ -82,6 +86,15 @@ class PartitionTransactions:
     @property
     def first_open_offset(self) -> int | None:
         return next(iter(self._open.values()), None)
+
+    def aborted_within(self, first: int, last: int) -> list[tuple[int, int, int]]:
+        """(producer id, first, last offset) of the aborted ranges that touch first..last."""
+        found = []
+        for producer_id, (firsts, lasts) in self._aborted.items():
+            # Of one producer id they follow each other, so both lists ascend.
+            touched = range(bisect_left(lasts, first), bisect_right(firsts, last))
+            found += [(producer_id, firsts[at], lasts[at]) for at in touched]
+        return found
 
     def is_aborted(self, producer_id: int, base_offset: int) -> bool:
         ranges = self._aborted.get(producer_id)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from txn import keys
 from txn.metastore import ABSENT
-from txn.transaction import IllegalTransition, Transaction
-from wire.errors import KafkaError
+from txn.transaction import IllegalTransition, State, Transaction
+from wire.errors import ErrorCode, KafkaError
 
 
 class GroupState(enum.StrEnum):
@@ -73,6 +73,36 @@ class GroupTransaction:
         if state not in TRANSITIONS[self.state]:
             raise IllegalTransition(f"group {self.sink!r} batch {self.batch}: {self.state} -> {state}")
         self.state = state
+
+    def check_supersedes(self, attempt: str, generation: int) -> None:
+        """Whether another attempt may take the group over. Raises KafkaError: PRODUCER_FENCED."""
+        if attempt in self.superseded or generation < self.generation:
+            raise KafkaError(
+                ErrorCode.producer_fenced,
+                f"attempt {attempt!r} at batch {self.batch} of {self.sink!r} was superseded by {self.attempt!r}",
+            )
+
+    def voted(self, winners: Sequence[Winner]) -> list[Transaction]:
+        """The members of these names.
+
+        Raises:
+            KafkaError: INVALID_TXN_STATE where one has not voted, INVALID_REQUEST where one is named twice.
+        """
+        by_identity = {
+            (one.transactional_id, one.producer_id, one.epoch): one
+            for one in self.members.values()
+            if one.state is State.PREPARED and one.membership is not None
+        }
+        missing = [winner for winner in winners if winner not in by_identity]
+        if missing:
+            raise KafkaError(
+                ErrorCode.invalid_txn_state,
+                f"{len(missing)} of {len(winners)} named members have not voted in attempt {self.attempt!r}: "
+                f"{missing[0]}",
+            )
+        if len(set(winners)) != len(winners):
+            raise KafkaError(ErrorCode.invalid_request, "a member is named twice")
+        return [by_identity[winner] for winner in winners]
 
     def record(self) -> dict[str, Any]:
         """The record under `/txn-group/`."""

@@ -21,6 +21,7 @@ from typing import Any
 from storage.clock import Scheduler, Timer
 from txn import keys
 from txn.ending import Ending
+from txn.group_losers import GroupLosers
 from txn.group_state import GroupLimits, GroupOutcome, GroupState, GroupTransaction, OutcomeReply, Winner
 from txn.identities import Identities, Reply, refusals, unavailable
 from txn.metastore import Delete, MetaStore, Op, Put, StoreFailed
@@ -58,7 +59,7 @@ class GroupTransactions:
         self._ending = ending
         self._limits = limits
         self._begin = begin
-        self._abort_open = abort_open
+        self._losers = GroupLosers(identities, ending, abort_open, freed=self._free)
         self._groups: dict[tuple[str, int], GroupTransaction] = {}
         self._timer: Timer | None = None
 
@@ -99,6 +100,11 @@ class GroupTransactions:
             and group.attempt == transaction.membership.attempt
             and transaction.key in group.members
         )
+
+    def undecided(self) -> set[str]:
+        """The transactional ids of all members of groups that have no outcome yet."""
+        members = (group.members.values() for group in self._groups.values())
+        return {one.transactional_id for of_group in members for one in of_group}
 
     def get(self, sink: str, batch: int) -> GroupTransaction | None:
         return self._groups.get((sink, batch))
@@ -142,7 +148,7 @@ class GroupTransactions:
                 return
             self._check_time(timeout_ms)
             if group is not None and group.attempt != attempt:
-                self._check_supersedes(group, attempt, generation)
+                group.check_supersedes(attempt, generation)
                 self._supersede(group, attempt, generation, timeout_ms, again)
                 return
             if group is None:
@@ -159,14 +165,6 @@ class GroupTransactions:
         if not 0 < timeout_ms <= self._limits.timeout_ms:
             raise KafkaError(
                 ErrorCode.invalid_transaction_timeout, f"a group's time is 1 to {self._limits.timeout_ms} ms"
-            )
-
-    @staticmethod
-    def _check_supersedes(group: GroupTransaction, attempt: str, generation: int) -> None:
-        if attempt in group.superseded or generation < group.generation:
-            raise KafkaError(
-                ErrorCode.producer_fenced,
-                f"attempt {attempt!r} at batch {group.batch} of {group.sink!r} was superseded by {group.attempt!r}",
             )
 
     def _open(
@@ -224,7 +222,7 @@ class GroupTransactions:
         group.deadline_ms = max(group.deadline_ms, self._scheduler.now_ms() + timeout_ms)
         self._put(group)
         group.waiting.append(then)
-        self._discard(group, losers)
+        self._losers.discard(group, losers)
 
     # -- the end
 
@@ -254,7 +252,7 @@ class GroupTransactions:
             if group is None and not winners:
                 group = self._open(sink, batch, attempt, 0, self._limits.timeout_ms)
             group = self._current(group, sink, batch, attempt)
-            chosen = self._voted(group, winners)
+            chosen = group.voted(winners)
             group.winners = list(winners)
             group.move(GroupState.COMMITTED)
             lsn = self._apply_commit(group, len(chosen), offsets)
@@ -275,7 +273,7 @@ class GroupTransactions:
                 self._ending.finish_commit(transaction)
                 del group.members[transaction.key]
             reply(outcome)
-            self._discard(group, list(group.members.values()))
+            self._losers.discard(group, list(group.members.values()))
 
         group.busy = True
         self._store.when_durable(lsn, durable)
@@ -290,24 +288,6 @@ class GroupTransactions:
                 f"attempt {attempt!r} at batch {batch} of {sink!r} was superseded by {group.attempt!r}",
             )
         return group
-
-    @staticmethod
-    def _voted(group: GroupTransaction, winners: Sequence[Winner]) -> list[Transaction]:
-        by_identity = {
-            (one.transactional_id, one.producer_id, one.epoch): one
-            for one in group.members.values()
-            if one.state is State.PREPARED and one.membership is not None
-        }
-        missing = [winner for winner in winners if winner not in by_identity]
-        if missing:
-            raise KafkaError(
-                ErrorCode.invalid_txn_state,
-                f"{len(missing)} of {len(winners)} named members have not voted in attempt {group.attempt!r}: "
-                f"{missing[0]}",
-            )
-        if len(set(winners)) != len(winners):
-            raise KafkaError(ErrorCode.invalid_request, "a member is named twice")
-        return [by_identity[winner] for winner in winners]
 
     def _apply_commit(
         self, group: GroupTransaction, members: int, offsets: dict[str, dict[TopicPartition, PendingOffset]]
@@ -339,7 +319,7 @@ class GroupTransactions:
             group.attempt = ""
             self._put(group)
             group.waiting.append(lambda: reply(GroupOutcome(batch, attempt, 0, False)))
-            self._discard(group, losers)
+            self._losers.discard(group, losers)
 
     def extend(self, sink: str, batch: int, attempt: str, timeout_ms: int, reply: OutcomeReply) -> None:
         """Give an undecided attempt, and its members, this much time from now on."""
@@ -360,49 +340,10 @@ class GroupTransactions:
             outcome = GroupOutcome(batch, attempt, len(group.members), False)
             self._store.when_durable(lsn, lambda error: reply(unavailable(error) if error else outcome))
 
-    # -- losers
-
-    def _discard(self, group: GroupTransaction, losers: Sequence[Transaction]) -> None:
-        """Abort and fence these members; then let go on who waits for the group."""
-        group.busy = True
-        left = 1
-
-        def arrived(_: KafkaError | None = None) -> None:
-            nonlocal left
-            left -= 1
-            if left == 0:
-                self._free(group)
-
-        for transaction in losers:
-            left += 1
-            group.members.pop(transaction.key, None)
-            self._discard_one(transaction, arrived)
-        arrived()
-
-    def _discard_one(self, transaction: Transaction, done: Reply) -> None:
-        held = self._ids.get(transaction.transactional_id)
-        if held is not None and held.busy:
-            held.waiting.append(_call(self._discard_one, transaction, done))
-            return
-        if transaction.state in (State.COMMITTED, State.ABORTED):
-            done(None)
-            return
-        if held is None:
-            self._ending.abort(transaction, (), done)
-            return
-        if held.open is transaction or held.open is None:
-            # Fenced: whatever this producer still sends is refused.
-            try:
-                self._ids.bump(held)
-            except StoreFailed as failure:
-                done(unavailable(failure))
-                return
-        if held.open is transaction:
-            self._abort_open(held, transaction, done)
-        else:
-            self._ending.abort(transaction, self._ids.record_ops(held), done)
+    # -- the end of the end
 
     def _free(self, group: GroupTransaction) -> None:
+        """Its losers are gone: whoever waits for the group goes on."""
         group.busy = False
         if group.state is not GroupState.OPEN:
             self._groups.pop((group.sink, group.batch), None)
@@ -428,7 +369,7 @@ class GroupTransactions:
                 self._put(group)
             except StoreFailed:
                 return  # nothing can be recorded any more; the store has said so
-            self._discard(group, losers)
+            self._losers.discard(group, losers)
         self._arm_timer()
 
     def _arm_timer(self) -> None:

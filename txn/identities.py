@@ -6,9 +6,12 @@ InitProducerId lives here (KIP-98, KIP-360). Sans I/O but for the metadata store
 from __future__ import annotations
 
 import contextlib
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
+from storage.clock import Scheduler
 from txn import keys
 from txn.id_blocks import IdBlocks
 from txn.metastore import MetaStore, Op, Put, StoreFailed
@@ -56,6 +59,7 @@ class Identities:
     def __init__(
         self,
         store: MetaStore,
+        scheduler: Scheduler,
         *,
         term: int,
         fence_term: int,
@@ -64,22 +68,59 @@ class Identities:
         two_phase_enabled: bool,
     ) -> None:
         self._store = store
+        self._scheduler = scheduler
         self._term = term
         self._fence_term = fence_term
         self._max_ids = max_ids
         self.max_timeout_ms = max_timeout_ms
         self._two_phase_enabled = two_phase_enabled
-        self._ids: dict[str, TransactionalId] = {}
+        self._ids: OrderedDict[str, TransactionalId] = OrderedDict()
+        """The one whose last use is longest ago comes first."""
         self._producer_ids = IdBlocks(store, keys.PRODUCER_IDS)
 
     def __iter__(self) -> Iterator[TransactionalId]:
         return iter(self._ids.values())
 
     def restore(self, ids: Iterable[TransactionalId]) -> None:
-        self._ids.update((held.name, held) for held in ids)
+        now_ms = self._scheduler.now_ms()
+        found = list(ids)
+        for held in found:
+            held.used_ms = held.used_ms or now_ms
+        found.sort(key=lambda held: held.used_ms)
+        self._ids.update((held.name, held) for held in found)
 
     def get(self, name: str) -> TransactionalId | None:
         return self._ids.get(name)
+
+    # -- last uses
+
+    def used(self, held: TransactionalId) -> None:
+        """It is in use now. In memory alone: what ends a transaction, or renews the id, writes its record anyway."""
+        held.used_ms = self._scheduler.now_ms()
+        self._ids.move_to_end(held.name)
+
+    def unused_since(self, time_ms: int, limit: int) -> tuple[int, list[TransactionalId]]:
+        """(how many were looked at, those that were not used after `time_ms`); looks at no more than `limit`.
+
+        To have a transaction open, or a durable step under way, is to be in use.
+        """
+        idle = []
+        looked = 0
+        for held in list(islice(self._ids.values(), limit)):
+            if held.used_ms > time_ms:
+                break
+            looked += 1
+            if held.open is not None or held.busy:
+                self.used(held)
+            else:
+                idle.append(held)
+        return looked, idle
+
+    def forget(self, held: TransactionalId) -> None:
+        """It is as if it had never been: the caller deletes its record."""
+        del self._ids[held.name]
+
+    # -- holders
 
     def may_have_lost(self, held: TransactionalId) -> bool:
         """Whether a power cut since this id's last durable step may have taken a transaction without a trace.
@@ -131,6 +172,7 @@ class Identities:
         """Its record is being written in this term: nothing from before can be missing any more."""
         held.term = self._term
         held.lost = False
+        self.used(held)
 
     @staticmethod
     def record_ops(held: TransactionalId) -> list[Op]:
@@ -193,6 +235,7 @@ class Identities:
             if named is not None and named != (held.producer_id, held.epoch):
                 if named != held.previous:
                     raise KafkaError(ErrorCode.producer_fenced, f"{request.name!r} has a newer producer")
+                self.used(held)
                 reply(Identity(held.producer_id, held.epoch))
                 return
             self._again(held, request, named, abort, reply)
@@ -222,7 +265,9 @@ class Identities:
         )
 
     def _first(self, name: str, request: InitRequest, reply: IdentityReply) -> None:
-        """A new id. An identity that the caller names is of one that was forgotten: it gets another (as in Kafka)."""
+        if request.producer_id != -1:
+            # It may have expired after it was fenced (`txn.id_expiry`); librdkafka repeats on any other code for ever.
+            raise KafkaError(ErrorCode.producer_fenced, f"{name!r} is not known here any more")
         if len(self._ids) >= self._max_ids:
             raise KafkaError(
                 ErrorCode.policy_violation,
@@ -231,6 +276,7 @@ class Identities:
         held = TransactionalId(name, self._producer_ids.allocate()[0], 0, request.timeout_ms, self._term)
         held.two_phase = request.two_phase
         self._ids[name] = held
+        self.used(held)
         self.store_and_answer(held, reply)
 
     def _again(

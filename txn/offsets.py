@@ -23,7 +23,9 @@ class GroupOffsets:
     def __init__(self, store: MetaStore) -> None:
         self._store = store
         self._held: dict[GroupPartition, Transaction] = {}
-        self._waiting: dict[GroupPartition, list[Callable[[], None]]] = {}
+        self._waiting: dict[GroupPartition, list[_Once]] = {}
+        self._waits: dict[Transaction, list[_Once]] = {}
+        """The same, by the transaction that waits: its own end sets it free as well."""
 
     def committed(self, group_id: str, topic: str, partition: int) -> PendingOffset | None:
         record = self._store.get(keys.group_offset(group_id, topic, partition))
@@ -101,8 +103,11 @@ class GroupOffsets:
                 return at
         return None
 
-    def when_released(self, at: GroupPartition, callback: Callable[[], None]) -> None:
-        self._waiting.setdefault(at, []).append(callback)
+    def when_released(self, at: GroupPartition, waiting: Transaction, callback: Callable[[], None]) -> None:
+        """Call back when the transaction that holds it ends, or the one that waits does, whichever comes first."""
+        once = _Once(callback)
+        self._waiting.setdefault(at, []).append(once)
+        self._waits.setdefault(waiting, []).append(once)
 
     def hold(
         self, transaction: Transaction, group_id: str, offsets: dict[TopicPartition, PendingOffset]
@@ -112,12 +117,27 @@ class GroupOffsets:
             self._held[(group_id, topic, partition)] = transaction
 
     def release(self, transaction: Transaction) -> None:
-        """The transaction ended: whoever waited for one of its partitions goes on."""
-        ready: list[Callable[[], None]] = []
+        """The transaction ended: whoever waited for one of its partitions goes on, and so does what it waited for."""
+        ready: list[_Once] = []
         for group_id, offsets in transaction.offsets.items():
             for topic, partition in offsets:
                 at = (group_id, topic, partition)
                 if self._held.pop(at, None) is not None:
                     ready += self._waiting.pop(at, ())
-        for callback in ready:
+        ready += self._waits.pop(transaction, ())
+        for once in ready:
+            once()
+
+
+class _Once:
+    """A callback that two lists hold: the first to call it does."""
+
+    __slots__ = ("_callback",)
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self._callback: Callable[[], None] | None = callback
+
+    def __call__(self) -> None:
+        callback, self._callback = self._callback, None
+        if callback is not None:
             callback()

@@ -43,6 +43,7 @@ class Partition:
         self.log = log
         self.transactions = PartitionTransactions()
         self._state = log.partition(index)
+        self._state.producers.open_producers = self.transactions.open_producers
         self._waiters: dict[Waiter, None] = {}
 
     def __repr__(self) -> str:

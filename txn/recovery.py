@@ -74,6 +74,7 @@ class TransactionRecovery:
         self._nothing_lost = nothing_lost
         self._result = Recovered()
         self._new_ids = IdBlocks(store, keys.PRODUCER_IDS)
+        self._resolved_offsets: dict[Partition, int] = {}
         self._batch: list[Op] = []
         self._groups: dict[tuple[str, int], GroupTransaction] = {}
 
@@ -153,7 +154,7 @@ class TransactionRecovery:
 
     def _scan_logs(self) -> dict[keys.TxnKey, _Writes]:
         """Every transactional batch that is not settled yet, by transaction; first offsets in ascending order."""
-        resolved = self._resolved()
+        resolved = self._resolved_offsets = self._resolved()
         found: dict[keys.TxnKey, _Writes] = {}
         for partitions in self._topics.values():
             for partition in partitions:
@@ -200,6 +201,8 @@ class TransactionRecovery:
         self, transaction: Transaction, ops: Sequence[dict[str, Any]], ids: dict[str, TransactionalId]
     ) -> None:
         held = ids.get(transaction.transactional_id)
+        if held is not None and transaction.state is State.OPEN:
+            held.used_ms = self._now_ms
         if transaction.membership is not None and transaction.state in (State.OPEN, State.PREPARING):
             if self._decide_member(transaction, ops, held):
                 return
@@ -287,8 +290,11 @@ class TransactionRecovery:
                 continue
             for index, _, last in op["writes"]:
                 partition = self._partition(op["topic"], index)
-                if partition is None or last < partition.log_start_offset:
-                    continue  # the topic was deleted or the records were: nothing of it can be missed
+                if partition is None or last < max(
+                    partition.log_start_offset, self._resolved_offsets.get(partition, 0)
+                ):
+                    # The topic was deleted or the records were, or they are settled and compaction may have taken them.
+                    continue
                 if not self._stands(partition, transaction.key, op["segment"], op["term"], last):
                     return False
         return True

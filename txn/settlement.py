@@ -55,6 +55,10 @@ class Settlement:
         """Finished transactions whose headers still stand."""
         return len(self._queue)
 
+    def unsettled_segments(self) -> set[int]:
+        """Segments with records of finished transactions whose outcome is not recorded for good yet."""
+        return {part.segment_id for finished in self._queue for part in finished.parts}
+
     def finished(self, transaction: Transaction, *, has_header: bool = True) -> None:
         """A transaction reached its end. Without a header (lost in a crash): its batches are aborted, by T3."""
         aborted = transaction.state is State.ABORTED

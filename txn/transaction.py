@@ -193,6 +193,8 @@ class TransactionalId:
     """Two-phase commit is enabled for this producer (KIP-939)."""
     lost: bool = False
     """A start found batches of its epoch whose transaction nobody remembers: it can only abort."""
+    used_ms: int = 0
+    """When it was last used, by the wall clock; 0: not known. See `txn.id_expiry`."""
     open: Transaction | None = None
     busy: bool = False
     """A durable step (an end, an InitProducerId) is under way; whoever comes meanwhile waits in line."""
@@ -210,6 +212,7 @@ class TransactionalId:
             "previous": list(self.previous) if self.previous else None,
             "two_phase": self.two_phase,
             "lost": self.lost,
+            "used_ms": self.used_ms,
         }
 
     @classmethod
@@ -225,6 +228,7 @@ class TransactionalId:
             (previous[0], previous[1]) if previous else None,
             record["two_phase"],
             record["lost"],
+            record.get("used_ms", 0),
         )
 
     def note_lost(self) -> None:

@@ -58,6 +58,8 @@ class ApiKey(IntEnum):
     DESCRIBE_TOPIC_PARTITIONS = 75
     SEALOG_GROUP_TRANSACTION = 20_000
     """Not Kafka's: `wire.group_transactions`. Its own number, far from Kafka's, which count up from 0."""
+    SEALOG_LAYOUT = 20_001
+    """Not Kafka's: `wire.layouts`."""
 
 
 class ApiSpec(NamedTuple):
@@ -154,6 +156,7 @@ _SPECS: Final = (
     _spec(ApiKey.CONSUMER_GROUP_DESCRIBE, "ConsumerGroupDescribe", 0, 1, 0),
     _spec(ApiKey.DESCRIBE_TOPIC_PARTITIONS, "DescribeTopicPartitions", 0, 0, 0),
     _spec(ApiKey.SEALOG_GROUP_TRANSACTION, "SealogGroupTransaction", 0, 0, _NEVER),
+    _spec(ApiKey.SEALOG_LAYOUT, "SealogLayout", 0, 0, _NEVER),
 )
 
 APIS: Final[Mapping[int, ApiSpec]] = MappingProxyType({spec.key: spec for spec in _SPECS})

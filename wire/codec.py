@@ -18,7 +18,7 @@ from typing import Any, Final
 from kio.serial import entity_reader
 from kio.serial.errors import SerialError
 
-from wire import group_transactions
+from wire import private_api
 from wire.apis import APIS, ApiKey
 from wire.building import build, build_request, timestamp_ms, to_ms
 from wire.errors import ErrorCode
@@ -62,19 +62,19 @@ def response_class(api_key: int, version: int) -> ModuleType:
 
 
 def decode_request(api_key: int, version: int, body: Body) -> Any:
-    """A request's body as kio's dataclass, or as a type of `wire.group_transactions`. `body` must be read-only.
+    """A request's body as kio's dataclass, or as a type of one of sealog's own. `body` must be read-only.
 
     Raises MalformedRequest.
     """
-    if api_key == group_transactions.API_KEY:
-        return group_transactions.decode_request(body)
+    if APIS[api_key].is_private:
+        return private_api.decode_request(api_key, body)
     return _decode(_decoder(api_key, version, "request"), body)
 
 
 def decode_response(api_key: int, version: int, frame: Body) -> tuple[int, Any]:
     """For tests and tools: (correlation id, response) of a frame without its length prefix."""
-    if api_key == group_transactions.API_KEY:
-        return group_transactions.decode_response(frame)
+    if APIS[api_key].is_private:
+        return private_api.decode_response(api_key, frame)
     size = 4
     if APIS[api_key].response_header_is_flexible(version):
         if len(frame) < 5 or frame[4]:

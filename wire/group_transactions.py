@@ -1,22 +1,12 @@
-"""sealog's own API: group transactions (design T10). One private API key; its messages are tagged msgpack maps.
-
-Other clients never see it: they skip API keys that they do not know. Requests are decoded into the types below, checked
-as they are; whatever does not fit is a MalformedRequest.
-"""
+"""sealog's own API: group transactions (design T10). `wire.private_api` says how its messages travel."""
 
 from __future__ import annotations
 
-import struct
-from typing import Annotated, Final
+from typing import Annotated
 
-import msgspec
 from msgspec import Meta, Struct
 
-from wire.apis import ApiKey
-from wire.errors import ErrorCode
-from wire.guard import MalformedRequest
-
-API_KEY: Final = ApiKey.SEALOG_GROUP_TRANSACTION
+from wire.private_answer import Answer
 
 Name = Annotated[str, Meta(min_length=1, max_length=249)]
 Batch = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
@@ -90,54 +80,11 @@ class Undecided(Struct, frozen=True, kw_only=True):
     deadline_ms: int
 
 
-class Response(Struct, frozen=True, kw_only=True):
+class Response(Answer, frozen=True, kw_only=True):
     """`batch`, `attempt` and `members` are the recorded outcome's where `repeated`: decided before this call."""
 
-    error: int = 0
-    message: str | None = None
     batch: int = -1
     attempt: str = ""
     members: int = 0
     repeated: bool = False
     undecided: tuple[Undecided, ...] = ()
-
-    @property
-    def error_code(self) -> ErrorCode:
-        return ErrorCode(self.error)
-
-
-_REQUEST: Final[msgspec.msgpack.Decoder[Request]] = msgspec.msgpack.Decoder(Request)
-_RESPONSE: Final = msgspec.msgpack.Decoder(Response)
-_ENCODER: Final = msgspec.msgpack.Encoder()
-_REQUEST_HEADER: Final = struct.Struct(">ihhih")
-_RESPONSE_HEADER: Final = struct.Struct(">ii")
-
-
-def decode_request(body: bytes | memoryview) -> Request:
-    """
-    Raises:
-        MalformedRequest: it is not one of the requests above; says what does not fit.
-    """
-    try:
-        return _REQUEST.decode(body)
-    except msgspec.MsgspecError as error:
-        raise MalformedRequest(str(error)) from None
-
-
-def encode_response(correlation_id: int, response: Response) -> bytes:
-    """A whole response frame."""
-    body = _ENCODER.encode(response)
-    return _RESPONSE_HEADER.pack(4 + len(body), correlation_id) + body
-
-
-def encode_request(correlation_id: int, client_id: str, request: Request) -> bytes:
-    """A whole request frame, for clients."""
-    name, body = client_id.encode(), _ENCODER.encode(request)
-    size = _REQUEST_HEADER.size - 4 + len(name) + len(body)
-    return _REQUEST_HEADER.pack(size, API_KEY, 0, correlation_id, len(name)) + name + body
-
-
-def decode_response(frame: bytes | memoryview) -> tuple[int, Response]:
-    """(correlation id, response) of a frame without its length prefix, for clients."""
-    (correlation_id,) = struct.unpack_from(">i", frame)
-    return correlation_id, _RESPONSE.decode(memoryview(frame)[4:])

@@ -33,6 +33,7 @@ from broker.handlers import (
     incremental_alter_configs,
     init_producer_id,
     join_group,
+    layout,
     leave_group,
     list_groups,
     list_offsets,
@@ -94,4 +95,5 @@ HANDLERS: Mapping[int, Handler] = {
     ApiKey.CONSUMER_GROUP_DESCRIBE: consumer_group_describe.handle,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions.handle,
     ApiKey.SEALOG_GROUP_TRANSACTION: group_transactions.handle,
+    ApiKey.SEALOG_LAYOUT: layout.handle,
 }

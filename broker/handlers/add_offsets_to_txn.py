@@ -16,6 +16,6 @@ def handle(node: Node, call: Call, request: Any) -> None:
     def reply(error: KafkaError | None) -> None:
         call.answer(error_code=code_for(call, error.code) if error else ErrorCode.none)
 
-    node.coordinator.add_offsets(
+    node.coordinator.admission.add_offsets(
         request.transactional_id, request.producer_id, request.producer_epoch, request.group_id, reply
     )

@@ -95,9 +95,9 @@ def _add(
         reply(dict.fromkeys(wanted, code))
 
     if verify_only:
-        done(node.coordinator.verify(name, producer_id, epoch, wanted))
+        done(node.coordinator.admission.verify(name, producer_id, epoch, wanted))
     else:
-        node.coordinator.add_partitions(name, producer_id, epoch, wanted, done)
+        node.coordinator.admission.add_partitions(name, producer_id, epoch, wanted, done)
 
 
 def _exists(node: Node, at: tuple[str, int]) -> bool:

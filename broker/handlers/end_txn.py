@@ -24,7 +24,7 @@ def handle(node: Node, call: Call, request: Any) -> None:
         else:
             call.answer(error_code=code_for(call, result.code), producer_id=-1, producer_epoch=-1)
 
-    node.coordinator.end(
+    node.coordinator.ends.end(
         request.transactional_id,
         request.producer_id,
         request.producer_epoch,

@@ -8,6 +8,7 @@ from broker.call import Call
 from txn.group_state import GroupOutcome
 from txn.transaction import PendingOffset, State, TopicPartition
 from wire import group_transactions as messages
+from wire import private_api
 from wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -91,4 +92,4 @@ def _describe(node: Node, call: Call, sink: str) -> None:
 
 
 def _answer(call: Call, response: messages.Response) -> None:
-    call.answer_raw([messages.encode_response(call.correlation_id, response)])
+    call.answer_raw([private_api.encode_response(call.correlation_id, response)])

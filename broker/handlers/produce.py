@@ -13,11 +13,12 @@ from broker.call import Call
 from broker.topic import Topic
 from storage.layout import Appended
 from storage.range_log import RangeLog
-from txn.coordinator import Coordinator
+from txn.admission import Admission
 from txn.partition import Partition
 from wire.batch import NO_TIMESTAMP, validate_produced
 from wire.errors import ErrorCode, KafkaError
 from wire.produce_codec import ProducePartitionResult, ProduceTopicResult, encode_produce_response
+from wire.records import iterate_records
 
 if TYPE_CHECKING:
     from broker.node import Node
@@ -109,6 +110,8 @@ def _append(
                 ErrorCode.message_too_large,
                 f"a batch of {header.size_bytes} bytes; {partition} takes {rules.max_message_bytes}",
             )
+        if rules.keyed:
+            _check_keys(records, partition)
         header, records, append_time_ms = timestamps.admit(rules, header, records, state.now_ms)
         log = partition.log
         if not header.is_transactional:
@@ -124,7 +127,7 @@ def _append(
             state.durable_at[log] = max(appended.lsn, state.durable_at.get(log, 0))
             return _accepted(state, partition, appended, append_time_ms)
         implicit = call.version >= IMPLICIT_ADD_VERSION
-        transaction = node.coordinator.admit_write(
+        transaction = node.coordinator.admission.admit_write(
             request.transactional_id,
             header.producer_id,
             header.producer_epoch,
@@ -139,8 +142,10 @@ def _append(
             # A first batch that got lost must not be followed by a second one as if nothing were missing.
             require_known_producer=implicit,
         )
-        if not appended.duplicate:
-            Coordinator.wrote(
+        if appended.duplicate:
+            _check_repeat(partition, header.producer_id, appended)
+        else:
+            Admission.wrote(
                 transaction,
                 partition,
                 appended.segment_id,
@@ -167,6 +172,27 @@ def _append(
         )
 
 
+def _check_keys(records: Any, partition: Partition) -> None:
+    """Compaction keeps the last value of a key. Raises KafkaError(INVALID_RECORD) for a record without one."""
+    if any(record.key is None for record in iterate_records(records)):
+        raise KafkaError(
+            ErrorCode.invalid_record, f"{partition} is compacted: every record needs a key (cleanup.policy)"
+        )
+
+
+def _check_repeat(partition: Partition, producer_id: int, appended: Appended) -> None:
+    """A batch under sequences that an aborted transaction used is not in the log for any reader.
+
+    Under the first protocol the epoch outlives an abort. A client that lost an answer, aborted, and used the sequences
+    again for other records would lose these without a word, were it told that they are there (redpanda pull 5026).
+    """
+    if partition.transactions.is_aborted(producer_id, appended.base_offset):
+        raise KafkaError(
+            ErrorCode.transaction_abortable,
+            f"its sequences are those of an aborted batch, at {appended.base_offset} of {partition}",
+        )
+
+
 def _accepted(
     state: _Produce, partition: Partition, appended: Appended, append_time_ms: int
 ) -> ProducePartitionResult:
@@ -187,14 +213,17 @@ def _accepted(
 def _code_for(call: Call, code: ErrorCode) -> ErrorCode:
     """The error that this version's clients understand.
 
-    A fenced producer hears INVALID_PRODUCER_EPOCH from Produce, as in Kafka. One whose transaction a power cut took,
-    of a version without TRANSACTION_ABORTABLE, hears INVALID_PRODUCER_ID_MAPPING: librdkafka, kafka-python and aiokafka
-    then abort and go on, where INVALID_PRODUCER_EPOCH is the end of a librdkafka producer.
+    A fenced producer hears INVALID_PRODUCER_EPOCH from Produce, as in Kafka. One whose transaction a power cut took
+    hears what its client aborts and goes on after. Under transactions v2 that is INVALID_PRODUCER_EPOCH, too, as after
+    a timeout in Kafka: Kafka Streams 4.3 ends at TRANSACTION_ABORTABLE. In versions without TRANSACTION_ABORTABLE it
+    is INVALID_PRODUCER_ID_MAPPING, since INVALID_PRODUCER_EPOCH is the end of a librdkafka producer.
     """
     if code is ErrorCode.producer_fenced:
         return ErrorCode.invalid_producer_epoch
     if code is ErrorCode.invalid_txn_state and call.version >= ABORTABLE_VERSION:
         return ErrorCode.transaction_abortable
+    if code is ErrorCode.transaction_abortable and call.version >= IMPLICIT_ADD_VERSION:
+        return ErrorCode.invalid_producer_epoch
     if code is ErrorCode.transaction_abortable and call.version < ABORTABLE_VERSION:
         return ErrorCode.invalid_producer_id_mapping
     return code

@@ -1,7 +1,9 @@
 """Which error code a version of a transaction API can hear (kafka-clients facts in docs/compatibility.md).
 
-Versions that lack PRODUCER_FENCED hear INVALID_PRODUCER_EPOCH. Versions that lack TRANSACTION_ABORTABLE hear
-INVALID_PRODUCER_ID_MAPPING, on which clients abort and ask for a new epoch, where the API's clients know it.
+Versions that lack PRODUCER_FENCED hear INVALID_PRODUCER_EPOCH. Where a transaction can only abort, versions that lack
+TRANSACTION_ABORTABLE hear a code on which clients abort and go on with the same producer: INVALID_PRODUCER_ID_MAPPING,
+but from TxnOffsetCommit, where that is the end of a librdkafka or kafka-python producer, ILLEGAL_GENERATION. aiokafka
+takes every error of TxnOffsetCommit for the end (tests/crash/test_client_power_cut.py).
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ _INSTEAD_OF_ABORTABLE = {
     ADD_PARTITIONS: ErrorCode.invalid_producer_id_mapping,
     ADD_OFFSETS: ErrorCode.invalid_producer_id_mapping,
     END: ErrorCode.invalid_producer_id_mapping,
-    OFFSET_COMMIT: ErrorCode.invalid_producer_epoch,
+    OFFSET_COMMIT: ErrorCode.illegal_generation,
 }
 
 

@@ -38,12 +38,19 @@ def handle(node: Node, call: Call, request: Any) -> None:
     def reply(error: KafkaError | None) -> None:
         if error is not None:
             code = code_for(call, error.code)
+            if (
+                code is ErrorCode.transaction_abortable
+                and call.version >= IMPLICIT_ADD_VERSION
+                and request.member_id
+            ):
+                # Clients abort and go on after either; Kafka Streams 4.3 does so only after this one.
+                code = ErrorCode.illegal_generation
             for at, known in codes.items():
                 if known is ErrorCode.none:
                     codes[at] = code
         _answer(call, request, codes)
 
-    node.coordinator.commit_offsets(
+    node.coordinator.admission.commit_offsets(
         request.transactional_id,
         request.producer_id,
         request.producer_epoch,
@@ -51,6 +58,7 @@ def handle(node: Node, call: Call, request: Any) -> None:
         offsets,
         reply,
         implicit=call.version >= IMPLICIT_ADD_VERSION,
+        again=lambda: handle(node, call, request),
     )
 
 

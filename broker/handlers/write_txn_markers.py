@@ -48,7 +48,7 @@ def handle(node: Node, call: Call, request: Any) -> None:
                     codes[at] = refused.code
         if open_in:
             waiting += 1
-            node.coordinator.abort_by_administrator(marker.producer_id, partial(ended, open_in))
+            node.coordinator.open.abort_by_administrator(marker.producer_id, partial(ended, open_in))
     arrived()
 
 

@@ -223,7 +223,7 @@ class TestTopics:
         shown = describe(world.client(), TOPIC, "t")
         assert {name: shown[name].value for name in streams} == streams
         assert set(shown) == set(SETTINGS)
-        for name in ("cleanup.policy", "retention.ms", "segment.ms", "delete.retention.ms"):
+        for name in ("preallocate", "segment.jitter.ms", "flush.messages"):
             assert "kept and shown" in shown[name].documentation.lower()
         assert "kept and shown" not in shown["max.message.bytes"].documentation.lower()
 

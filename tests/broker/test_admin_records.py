@@ -97,8 +97,10 @@ def test_a_compacted_topic_keeps_its_records() -> None:
     """POLICY_VIOLATION, as in Kafka, unless the policy says delete as well."""
     world = SimNode()
     client = world.client()
-    create_topic(client, "t", **{"cleanup.policy": "compact"})
+    create_topic(client, "t")
     send(client, "t", {0: [b"x"]})
+    assert change(client, 2, "t", [("cleanup.policy", 0, "compact")])[0] is ErrorCode.none
+    assert send(client, "t", {0: [b"x"]})[0].error_code is ErrorCode.invalid_record, "it has no key"
     assert delete_records(client, "t", {0: 1}) == {0: (ErrorCode.policy_violation, -1)}
     assert change(client, 2, "t", [("cleanup.policy", 2, "delete")])[0] is ErrorCode.none
     assert delete_records(client, "t", {0: 1}) == {0: (ErrorCode.none, 1)}

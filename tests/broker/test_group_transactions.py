@@ -10,6 +10,8 @@ from support.sim_producer import Producer, create_topic, list_offset, read_all
 
 from txn import keys
 from wire import group_transactions as messages
+from wire import private_api
+from wire.apis import ApiKey
 from wire.errors import ErrorCode
 
 both_protocols = pytest.mark.parametrize("v2", [False, True], ids=["v1", "v2"])
@@ -79,8 +81,10 @@ class World(SimNode):
 def ask(client: SimClient, request: messages.Request) -> messages.Response:
     client._correlation_id += 1
     number = client._correlation_id
-    client._asked.append((messages.API_KEY, 0, number))
-    client.session.received(messages.encode_request(number, "sim", request))
+    client._asked.append((ApiKey.SEALOG_GROUP_TRANSACTION, 0, number))
+    client.session.received(
+        private_api.encode_request(ApiKey.SEALOG_GROUP_TRANSACTION, number, "sim", request)
+    )
     client._scheduler.run_until(lambda: number in client.answers or client.closed)
     assert not client.closed
     answer: messages.Response = client.answers[number]
@@ -257,11 +261,14 @@ def test_a_commit_cut_anywhere_is_whole_or_undecided(cut_at: int, keep: str) -> 
     _, second = world.writer("w2", 1, b"b")
     loser, _ = world.writer("loser", 2, b"x")
     client = world.client()
-    client._asked.append((messages.API_KEY, 0, 1))
+    client._asked.append((ApiKey.SEALOG_GROUP_TRANSACTION, 0, 1))
     client._correlation_id = 1
     client.session.received(
-        messages.encode_request(
-            1, "sim", messages.Commit(sink="s", batch=1, attempt="a", members=(first, second))
+        private_api.encode_request(
+            ApiKey.SEALOG_GROUP_TRANSACTION,
+            1,
+            "sim",
+            messages.Commit(sink="s", batch=1, attempt="a", members=(first, second)),
         )
     )
     for _ in range(cut_at):
@@ -294,10 +301,15 @@ def test_losers_that_a_kill_left_behind_are_fenced_by_the_next_start(ending: str
     _, winner = world.writer("winner", 0, b"good")
     loser, _ = world.writer("loser", 1, b"bad", vote=False)
     client = world.client()
-    client._asked.append((messages.API_KEY, 0, 1))
+    client._asked.append((ApiKey.SEALOG_GROUP_TRANSACTION, 0, 1))
     client._correlation_id = 1
     client.session.received(
-        messages.encode_request(1, "sim", messages.Commit(sink="s", batch=1, attempt="a", members=(winner,)))
+        private_api.encode_request(
+            ApiKey.SEALOG_GROUP_TRANSACTION,
+            1,
+            "sim",
+            messages.Commit(sink="s", batch=1, attempt="a", members=(winner,)),
+        )
     )
     world.scheduler.run_until(lambda: 1 in client.answers)
     getattr(world, ending)()
@@ -327,7 +339,9 @@ def test_a_transaction_cannot_be_in_two_groups() -> None:
 def test_malformed_requests_close_the_connection() -> None:
     world = World()
     client = world.client()
-    frame = bytearray(messages.encode_request(1, "x", messages.Describe(sink="s")))
+    frame = bytearray(
+        private_api.encode_request(ApiKey.SEALOG_GROUP_TRANSACTION, 1, "x", messages.Describe(sink="s"))
+    )
     frame[-1] ^= 0xFF
     client.session.received(bytes(frame))
     assert client.closed

@@ -131,7 +131,7 @@ def test_an_empty_fetch_is_held_for_the_whole_wait_and_a_little_more() -> None:
 
 @both_protocols
 def test_the_next_transaction_starts_at_once(v2: bool) -> None:
-    """No CONCURRENT_TRANSACTIONS for a transaction that has ended (T6)."""
+    """No CONCURRENT_TRANSACTIONS for a transaction that has ended (T6). More in test_known_faults.py."""
     world = SimNode()
     client = world.client()
     create_topic(client, "t")
@@ -161,6 +161,7 @@ def test_a_request_that_comes_during_an_end_waits_for_it() -> None:
 
 @both_protocols
 def test_offsets_hold_no_holes_after_commits(v2: bool) -> None:
+    """redpanda issue 25918 (an end that is one too high) is in test_known_faults.py, with aborts and restarts."""
     world = SimNode()
     client = world.client()
     create_topic(client, "t")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.sim_groups import Member
 from support.sim_node import SimNode, batch
 from support.sim_producer import Producer, create_topic, list_offset, produce_fields, read_all
 
@@ -50,7 +51,7 @@ def test_after_a_power_cut_an_open_transaction_can_only_abort(v2: bool, keep: st
     world.cut_power(keep=keep)
     reconnect(world, producer)
     if v2:
-        assert producer.send("t", {1: [b"b"]}) == {1: ErrorCode.transaction_abortable}
+        assert producer.send("t", {1: [b"b"]}) == {1: ErrorCode.invalid_producer_epoch}
     else:
         assert producer.add("t", [1]) is ErrorCode.invalid_producer_id_mapping
         assert producer.send("t", {0: [b"b"]}, add=False) == {0: ErrorCode.transaction_abortable}
@@ -285,6 +286,22 @@ def test_offsets_in_a_transaction_follow_its_outcome(v2: bool) -> None:
         assert committed(stable=True) == (offset if outcome else before, ErrorCode.none)
     world.cut_power()
     assert committed(stable=True) == (9, ErrorCode.none)
+
+
+def test_after_a_power_cut_a_member_of_a_group_hears_what_every_client_goes_on_after() -> None:
+    """Kafka Streams 4.3 ends at TRANSACTION_ABORTABLE. Offsets that no member sends are still told that."""
+    world = world_with_topic(flush_linger_ms=60_000)
+    producer, member = Producer(world.client(), "p"), Member(world.client(), "g", "t").settle()
+    producer.init()
+    assert producer.commit_offsets("g", {("t", 0): 1}, member) is ErrorCode.none
+    world.cut_power()
+    reconnect(world, producer)
+    member = Member(world.client(), "g", "t").settle()
+    assert producer.commit_offsets("g", {("t", 0): 2}, member) is ErrorCode.illegal_generation
+    assert producer.commit_offsets("other", {("t", 0): 2}) is ErrorCode.transaction_abortable
+    assert producer.end(commit=False) is ErrorCode.none
+    assert producer.commit_offsets("g", {("t", 0): 3}, member) is ErrorCode.none
+    assert producer.end() is ErrorCode.none
 
 
 def test_two_open_transactions_cannot_hold_one_offset() -> None:

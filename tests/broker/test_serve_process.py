@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.broker_process import BrokerProcess, free_port
+from support.broker_process import CHECKOUT, BrokerProcess, free_port
 
 SEALOG = [sys.executable, "-m", "broker"]
 
@@ -162,3 +162,12 @@ def test_help_speaks_of_every_command() -> None:
     assert "serve" in text
     assert "check" in text
     assert "HOST:PORT" in run("serve", "--help").stdout
+
+
+def test_the_command_line_loads_no_messages_before_it_knows_what_to_do() -> None:
+    """They take most of a start, and drag in a testing library unless `serve` keeps it out first."""
+    check = "import sys, broker.cli; print(sorted({'kio', 'hypothesis', 'asyncio'} & sys.modules.keys()))"
+    found = subprocess.run(
+        [sys.executable, "-c", check], cwd=CHECKOUT, capture_output=True, text=True, check=True
+    )
+    assert found.stdout.strip() == "[]"

@@ -102,6 +102,8 @@ class Client(ABC):
     """The factory of one client's producers and consumers against one broker."""
 
     name: ClassVar[str]
+    lacks: ClassVar[Mapping[str, str]] = {}
+    """What this client cannot do, and why: a scenario leaves out what it needs of it, or is left out itself."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap

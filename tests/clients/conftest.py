@@ -9,19 +9,20 @@ there, which is what proves the scenarios themselves. Where sealog differs on pu
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 
 import pytest
 
 from tests.clients.client_adapters import CLIENTS
+from tests.clients.driver_process import running
 from tests.clients.fixtures import Broker, Opened
 from tests.clients.raw_kafka import RawKafka
 from tests.support.broker_process import BrokerProcess
+from tests.support.left_out import leave_out
 
 _run = f"{os.getpid():x}{int(time.time()) & 0xFFFFFF:x}"
 _numbers = itertools.count(1)
-_left_out: list[str] = []
 
 
 @pytest.fixture(scope="session")
@@ -37,22 +38,25 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 
 @pytest.fixture
-def sealog_only(broker: Broker, request: pytest.FixtureRequest) -> Callable[[str], None]:
+def sealog_only(broker: Broker) -> Callable[[str], None]:
     """Called first in a test of a deliberate difference: against Apache Kafka it is left out, and listed."""
 
     def check(reason: str) -> None:
         if not broker.is_sealog:
-            _left_out.append(f"{request.node.nodeid}: {reason}")
-            pytest.skip(f"sealog only: {reason}")
+            leave_out("left out: sealog differs from Apache Kafka here on purpose", reason)
 
     return check
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if _left_out:
-        terminalreporter.section("left out: sealog differs from Apache Kafka here on purpose", sep="!")
-        for line in _left_out:
-            terminalreporter.write_line(line)
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failure shows what the drivers wrote to their stderr."""
+    report = yield
+    if report.failed:
+        report.sections += [(f"stderr of {driver.name}", driver.stderr_tail()) for driver in running]
+    return report
 
 
 @pytest.fixture

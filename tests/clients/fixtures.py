@@ -29,6 +29,10 @@ class Opened:
         self.client = client
         self._stack = stack
 
+    def can(self, feature: str) -> bool:
+        """Whether this client can do what others may lack. For the part of a scenario that needs it."""
+        return feature not in self.client.lacks
+
     def producer(self, **options: object) -> Producer:
         """Transactional producers come with their transactions initialized."""
         producer = self.client.producer(**options)  # type: ignore[arg-type]

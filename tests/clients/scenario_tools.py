@@ -5,8 +5,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from tests.clients.adapter_base import Consumer, Partition, Producer, Record
+from tests.clients.fixtures import Opened
 
 HANG_S = 60.0
+END_KEY = b"end of a scenario's records"
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
@@ -31,8 +33,13 @@ def take(consumer: Consumer, count: int) -> list[Record]:
         came = Counter((record.topic, record.partition) for record in found)
         return f"{count} records; came {dict(came)}, assigned {consumer.assignment()}"
 
-    eventually(lambda: len(found) >= count, missing, step=lambda: found.extend(consumer.poll(0.2)))
+    eventually(lambda: len(found) >= count, missing, step=lambda: found.extend(polled(consumer)))
     return found
+
+
+def polled(consumer: Consumer) -> list[Record]:
+    """What a short poll gives, but for what take_rest wrote."""
+    return [record for record in consumer.poll(0.2) if record.key != END_KEY]
 
 
 def take_until(consumer: Consumer, targets: dict[Partition, int]) -> list[Record]:
@@ -44,6 +51,26 @@ def take_until(consumer: Consumer, targets: dict[Partition, int]) -> list[Record
         step=lambda: found.extend(consumer.poll(0.2)),
     )
     return found
+
+
+def take_rest(clients: Opened, consumer: Consumer, partition: Partition) -> list[Record]:
+    """What is left in a partition up to its present end, seen to be passed by the consumer's position.
+
+    Where a client does not tell its position, a record is written behind the end: whoever reads it has passed the end.
+    """
+    if clients.can("position"):
+        return take_until(consumer, {partition: consumer.begin_and_end(partition)[1]})
+    producer = clients.producer()
+    producer.send(*partition, b"behind the end", key=END_KEY)
+    producer.flush()
+    end = consumer.begin_and_end(partition)[1]
+    found: list[Record] = []
+    eventually(
+        lambda: any(record.offset == end - 1 for record in found),
+        "the record behind the end",
+        step=lambda: found.extend(consumer.poll(0.2)),
+    )
+    return [record for record in found if record.key != END_KEY]
 
 
 def values(records: Iterable[Record]) -> list[bytes | None]:

@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 from tests.clients.client_adapters import CLIENTS
 from tests.clients.fixtures import Opened
 from tests.clients.raw_kafka import RawKafka
-from tests.clients.scenario_tools import eventually, send_all, take, take_until, transaction, values
+from tests.clients.scenario_tools import eventually, send_all, take, take_rest, transaction, values
 from tests.support.broker_process import BrokerProcess, ServerProcess
 
 Unique = Callable[[str], str]
@@ -65,7 +65,7 @@ def kill_and_start(server: ServerProcess, group: str) -> None:
 def test_readers_and_writers_ride_over_a_kill(opened: Opened, server: ServerProcess, unique: Unique) -> None:
     """The reader sees a new leader epoch: it must be able to check its position against it (KIP-320)."""
     name = create(server, unique("topic"), 2)
-    producer = opened.producer(idempotent=True)
+    producer = opened.producer(idempotent=opened.can("idempotent"))
     group = unique("group")
     consumer = opened.consumer(group=group)
     consumer.subscribe(name)
@@ -131,4 +131,4 @@ def test_what_was_decided_stays_decided(opened: Opened, server: ServerProcess, u
     eventually(lambda: reader.committed(partition) == 1, "the offset committed in a transaction")
     again = opened.consumer()
     again.assign([partition])
-    assert values(take_until(again, {partition: again.begin_and_end(partition)[1]})) == expected
+    assert values(take_rest(opened, again, partition)) == expected

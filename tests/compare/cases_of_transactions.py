@@ -93,9 +93,13 @@ def init_producers(side: Side, version: int) -> None:
 
 
 @case([3, 4, 5])
+def init_with_the_identity_of_a_forgotten_id(side: Side, version: int) -> None:
+    init(side, version, side.name("txn"), 12345, 0)
+
+
+@case([3, 4, 5])
 def init_with_an_identity(side: Side, version: int) -> None:
     name = side.name("txn")
-    init(side, version, name, 12345, 0)
     init(side, version, None, 12345, 3)
     first = init(side, version, name)
     pid = first.producer_id

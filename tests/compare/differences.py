@@ -114,16 +114,36 @@ _PRODUCE = (
             ("log_start_offset", 0, -1),
         )
     ),
+)
+
+_TRANSACTIONS = (
     *(
         Difference(
-            reason="there is no compaction yet, so keys are not required",
-            api="produce",
+            reason="who comes with an identity had a transactional id that expired, and maybe a successor of the same "
+            "name: it has to start anew, as one that was fenced (KAFKA-18019)",
+            api="init_producer_id",
             field=field,
             kafka=kafka,
             sealog=sealog,
-            case="produce_without_a_key_to_a_compacted_topic.*",
+            case="init_with_the_identity_of_a_forgotten_id.*",
         )
-        for field, kafka, sealog in (("error_code", "invalid_record", "none"), ("base_offset", -1, 0))
+        for field, kafka, sealog in (
+            ("error_code", "none", "invalid_producer_epoch"),
+            ("error_code", "none", "producer_fenced"),
+            ("producer_id", ANY, -1),
+            ("producer_epoch", 0, -1),
+        )
+    ),
+    *(
+        Difference(
+            reason="offsets of a group that was not added to the transaction are refused: there no end reaches them",
+            api="txn_offset_commit",
+            field="partitions.error_code",
+            kafka="none",
+            sealog=sealog,
+            case="offsets_in_the_wrong_state.*",
+        )
+        for sealog in ("invalid_txn_state", "transaction_abortable")
     ),
 )
 
@@ -263,7 +283,6 @@ _SETTINGS = tuple(
         ("value", "60000", "0", "files of what was deleted go at once"),
         ("value", "false", "true", "segments are preallocated"),
         ("value", "604800000", "-1", "by default nothing is deleted by age"),
-        ("value", "604800000", "9223372036854775807", "by default no segment ends by age"),
         ("config_source", 3, 5, "min.insync.replicas is a default, not a setting of the cluster"),
     )
 )
@@ -315,6 +334,7 @@ _CONSUMER_GROUPS = (
 
 DIFFERENCES: tuple[Difference, ...] = (
     *_PRODUCE,
+    *_TRANSACTIONS,
     *_FETCH,
     *_LIST_OFFSETS,
     *_GROUPS,

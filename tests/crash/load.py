@@ -40,7 +40,7 @@ from tests.crash.clients import (
 )
 
 TOPICS = ("crash-a", "crash-b")
-PARTITIONS = 3
+PARTITIONS = 4
 INPUT_TOPIC = "crash-input"
 GROUP = "crash-group"
 PATIENCE_S = 15.0

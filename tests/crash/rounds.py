@@ -11,6 +11,7 @@ or that and a power cut: `cut` makes of the data directory what a power cut leav
 
 import os
 import random
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -53,10 +54,13 @@ def chosen_seed() -> int:
 class PoweredMachine:
     """A broker under the powerloss shim, and the power cut that goes with a crash of it.
 
-    Flushes take up to `flush_us` longer, each another time, so that cuts meet them under way in every order.
+    Flushes take up to `flush_us` longer, each another time, so that cuts meet them under way in every order: the
+    metadata's done and the data's not, and the other way round.
     """
 
-    flush_us = 5_000
+    flush_us = 20_000
+    commit_delay_s = (0.0, 0.02)
+    """How long after a commit was called its flushes are still under way: for `Plan`."""
 
     def __init__(self, data: Path, *, module: str = "broker", module_args: Sequence[str] = ()) -> None:
         self.power = shim.PowerCut(data)
@@ -86,11 +90,17 @@ class CrashRun:
     """One run over one broker and its data directory."""
 
     def __init__(
-        self, broker: ServerProcess, plan: Plan, cut: Callable[[random.Random], None] | None = None
+        self,
+        broker: ServerProcess,
+        plan: Plan,
+        cut: Callable[[random.Random], None] | None = None,
+        beside: Callable[[Load], threading.Thread] | None = None,
     ) -> None:
         self.broker = broker
         self.plan = plan
         self.cut = cut
+        self.beside = beside
+        """What goes on beside the load, from its beginning until it stops: a thread that looks at `stopping`."""
         self.rng = random.Random(plan.seed)
         self.load = Load(
             broker.address, plan.seed, librdkafka=plan.librdkafka, kafka_python=plan.kafka_python
@@ -109,6 +119,9 @@ class CrashRun:
         self.followers = [self._follower(committed) for committed in (True, False)]
         self.auditors = [self._auditor(committed) for committed in (True, False)]
         self.load.start()
+        beside = self.beside(self.load) if self.beside is not None else None
+        if beside is not None:
+            beside.start()
         try:
             for number in range(1, self.plan.rounds + 1):
                 self._round()
@@ -119,6 +132,8 @@ class CrashRun:
             return self._check(final=True)
         finally:
             self.load.stopping = True
+            if beside is not None:
+                beside.join()
             for auditor in self.auditors:
                 auditor.close()
 

@@ -17,7 +17,13 @@ def test_power_cuts_find_the_mutant(tmp_path, name):
 
 def find_the_mutant(folder, name):
     machine = PoweredMachine(folder / "data", module="tests.crash.mutants", module_args=[name])
-    plan = Plan(chosen_seed(), ROUNDS, check_every=4, moments=("any", "commit", "commit"))
+    plan = Plan(
+        chosen_seed(),
+        ROUNDS,
+        check_every=4,
+        moments=("any", "commit", "commit"),
+        commit_delay_s=machine.commit_delay_s,
+    )
     try:
         run = CrashRun(machine.broker, plan, machine.cut)
         found = [str(violation) for violation in run.run()]

@@ -19,7 +19,8 @@ def test_power_cuts_at_random_moments(tmp_path):
 def cut_power_at_random_moments(folder):
     machine = PoweredMachine(folder / "data")
     try:
-        run = CrashRun(machine.broker, Plan(chosen_seed(), ROUNDS, check_every=20), machine.cut)
+        plan = Plan(chosen_seed(), ROUNDS, check_every=20, commit_delay_s=machine.commit_delay_s)
+        run = CrashRun(machine.broker, plan, machine.cut)
         violations = run.run()
     finally:
         machine.end()

@@ -20,7 +20,7 @@ from storage.cache import SegmentCache
 from storage.chain_scan import RecoveryReport
 from storage.layout import Appended, LogConfig, RollEvent, SegmentInfo
 from storage.range_log import RangeLog
-from storage.recovery import create_range, open_range
+from storage.recovery import create_range, open_ranges
 from wire.batch import TRANSACTIONAL_BIT, BatchHeader, parse_header, validate_produced
 from wire.records import Record, build_batch
 
@@ -59,6 +59,15 @@ def make_batch(
         base_sequence=base_sequence if producer_id >= 0 else -1,
     )
     return validate_produced(batch), batch
+
+
+def open_range(
+    disk: SimDisk, scheduler: Any, *, first: int, last: int, **arguments: Any
+) -> tuple[RangeLog, RecoveryReport]:
+    """The one range of a topic that has one."""
+    (log,), report = open_ranges(disk, scheduler, **arguments)
+    assert (log.first, log.last) == (first, last)
+    return log, report
 
 
 @dataclass

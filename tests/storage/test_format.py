@@ -116,10 +116,18 @@ def test_damaged_checkpoint_is_as_good_as_absent() -> None:
 
 
 def test_names() -> None:
-    assert parse_name(segment_name(12)) == (12, ".seg")
-    assert parse_name(checkpoint_name(12)) == (12, ".ckpt")
-    assert parse_name(checkpoint_name(12) + ".tmp") == (12, ".ckpt.tmp")
-    for stranger in ("12.seg", "LOCK", segment_name(1) + ".bak", "x" * 20 + ".seg"):
+    assert parse_name(segment_name(12)) == (12, ".seg", 0)
+    assert parse_name(segment_name(12, 3)) == (12, ".seg", 3)
+    assert parse_name(checkpoint_name(12)) == (12, ".ckpt", 0)
+    assert parse_name(checkpoint_name(12) + ".tmp") == (12, ".ckpt.tmp", 0)
+    for stranger in (
+        "12.seg",
+        "LOCK",
+        segment_name(1) + ".bak",
+        "x" * 20 + ".seg",
+        f"{1:020d}.0.seg",
+        f"{1:020d}.3.ckpt",
+    ):
         assert parse_name(stranger) is None
 
 

@@ -8,11 +8,10 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from range_model import DIRECTORY, SMALL, Owner
+from range_model import DIRECTORY, SMALL, Owner, open_range
 
 from storage.format import segment_name
 from storage.layout import LogConfig
-from storage.recovery import open_range
 from wire.batch import TRANSACTIONAL_BIT, parse_header, validate_produced
 from wire.errors import ErrorCode, KafkaError
 from wire.records import Record, build_batch, iterate_records

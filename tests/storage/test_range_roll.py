@@ -77,14 +77,14 @@ def test_new_limits_hold_from_the_next_append_on() -> None:
 def test_roll_on_request() -> None:
     owner = hand_owner()
     owner.append(0, b"x")
-    owner.log.request_roll()
-    owner.log.request_roll()
+    owner.log.roll(lambda _: None)
+    owner.log.roll(lambda _: None)
     owner.scheduler.run_ready()
     owner.answer()
     idle(owner)
     assert [segment.state for segment in owner.log.segments] == ["SEALED", "WRITABLE"]
     # Also of an empty segment, and of one that was never flushed.
-    owner.log.request_roll()
+    owner.log.roll(lambda _: None)
     owner.scheduler.run_ready()
     owner.answer()
     idle(owner)
@@ -303,7 +303,7 @@ def test_expired_producers_are_forgotten_at_a_roll() -> None:
     owner.append(0, b"old", producer_id=7)
     owner.scheduler.advance(2000)
     owner.append(0, b"new", producer_id=8)
-    owner.log.request_roll()
+    owner.log.roll(lambda _: None)
     owner.scheduler.run_ready()
     owner.answer()
     assert set(owner.log.partition(0).producers.states) == {8}

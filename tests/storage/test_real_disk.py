@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from range_model import make_batch
+from range_model import make_batch, open_range
 
 from storage.clock import Timer
 from storage.disk import Disk
 from storage.layout import LogConfig, RollEvent, SegmentInfo
 from storage.range_log import RangeLog
 from storage.real_disk import IOV_MAX, LockHeld, RealDisk
-from storage.recovery import create_range, open_range
+from storage.recovery import create_range
 
 
 class Loop:
@@ -304,6 +304,9 @@ class LoopScheduler:
 
     def now_ms(self) -> int:
         return int(time.time() * 1000)
+
+    def monotonic_ms(self) -> int:
+        return int(self._loop.time() * 1000)
 
     def call_soon(self, callback: Callable[..., Any], *args: Any) -> None:
         self._loop.call_soon(callback, *args)

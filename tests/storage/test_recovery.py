@@ -9,7 +9,7 @@ import uuid
 
 import pytest
 from crc32c import crc32c
-from range_model import DIRECTORY, SMALL, TOPIC, Owner, fill, hand_owner, make_batch
+from range_model import DIRECTORY, SMALL, TOPIC, Owner, fill, hand_owner, make_batch, open_range
 
 from storage import checkpoint
 from storage.check import check_directory
@@ -24,7 +24,7 @@ from storage.format import (
 )
 from storage.layout import LogConfig, SegmentInfo
 from storage.range_log import RangeLog
-from storage.recovery import create_range, open_range
+from storage.recovery import create_range
 from storage.scan import ScannedEntry, Scanner
 from wire.errors import KafkaError
 
@@ -511,23 +511,6 @@ def test_log_start_beyond_the_end_is_refused() -> None:
             owner.disk, owner.scheduler, segments=owner.layout, log_start_offsets={0: 9}, **owner.hooks()
         )
     assert not owner.disk.open_files
-
-
-def test_range_narrower_than_its_first_segment() -> None:
-    """After a split a child range reads on from its parent's segments, which hold other partitions too."""
-    owner = rolled()
-    ends = owner.log.end_offsets()
-    owner.log.close()
-    hooks = {**owner.hooks(), "first": 1, "last": 1, "term": 9}
-    log, _ = open_range(owner.disk, owner.scheduler, segments=owner.layout, **hooks)
-    assert log.end_offsets() == {1: ends[1]}
-    assert [
-        batch.base_offset for batch in log.read(1, 0, limit_offset=ends[1], max_bytes=1 << 30).batches
-    ] == [batch.base_offset for batch in owner.batches[1]]
-    with pytest.raises(KafkaError):
-        log.partition(0)
-    header, batch = make_batch(b"x")
-    assert log.append(1, header, batch).base_offset == ends[1]
 
 
 def test_partitions_that_start_where_a_split_says() -> None:

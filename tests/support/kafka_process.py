@@ -1,20 +1,17 @@
 """Apache Kafka, one KRaft node in a process of its own, with the interface of BrokerProcess, to compare with.
 
 Its jars come from Maven by tests/support/kafka/pom.xml into .cache/kafka, once (SEALOG_KAFKA_LIBS: a folder
-that already has them). Needs java and mvn; require_kafka skips a test where they are missing, or fails
-it where SEALOG_REQUIRE_TOOLCHAINS=1 says that they must not be.
+that already has them). Needs java and mvn; require_kafka leaves a test out where they are missing.
 """
 
-import hashlib
 import os
-import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import pytest
-
 from tests.support.broker_process import CHECKOUT, ServerProcess, free_port
+from tests.support.java import jars
+from tests.support.toolchains import require_program
 
 CACHE = CHECKOUT / ".cache" / "kafka"
 POM = CHECKOUT / "tests" / "support" / "kafka" / "pom.xml"
@@ -26,26 +23,13 @@ def kafka_jars() -> Path:
     given = os.environ.get("SEALOG_KAFKA_LIBS")
     if given:
         return Path(given)
-    # Another version in the pom means another folder.
-    target = CACHE / f"libs-{hashlib.sha256(POM.read_bytes()).hexdigest()[:12]}"
-    if not target.exists():
-        made = target.with_suffix(f".{os.getpid()}")
-        subprocess.run(
-            ["mvn", "-q", "-B", "-f", str(POM), "dependency:copy-dependencies", f"-DoutputDirectory={made}"],
-            check=True,
-            cwd=POM.parent,
-        )
-        made.replace(target)
-    return target
+    return jars(POM, CACHE / "libs")
 
 
 def require_kafka() -> Path:
-    """kafka_jars(), for tests: where java or mvn is missing they are skipped."""
+    """kafka_jars(), for tests: where java or mvn is missing they are left out."""
     for program in ("java", "mvn"):
-        if shutil.which(program) is None:
-            if os.environ.get("SEALOG_REQUIRE_TOOLCHAINS") == "1":
-                pytest.fail(f"no {program}, which this run requires")
-            pytest.skip(f"no {program}: Apache Kafka cannot be run")
+        require_program(program, "Apache Kafka cannot be run")
     return kafka_jars()
 
 

@@ -398,6 +398,9 @@ class SimDisk:
 
         self._start("flush_dir", path, finish, done)
 
+    def start_remove(self, path: str, done: FlushDone) -> None:
+        self._start("remove", path, lambda: self.remove(path), done)
+
     def _start(self, kind: str, path: str, finish: Callable[[], None], done: FlushDone) -> None:
         assert self.scheduler is not None, "a SimDisk without a scheduler cannot flush in the background"
         self._count()

@@ -14,6 +14,7 @@ from support.sim_loop import SimScheduler
 from broker.config import BrokerConfig
 from broker.node import Node, StartReport
 from broker.session import Session
+from storage.compaction import Job, JobDone, rewrite
 from wire import codec
 from wire.batch import TRANSACTIONAL_BIT
 from wire.building import build_request
@@ -79,6 +80,17 @@ class SimClient:
         return self.answers[number]
 
 
+class InlineCompaction:
+    """Compacts on the loop itself, in a turn of its own. `job` is what it was last given."""
+
+    def __init__(self, disk: SimDisk, scheduler: SimScheduler) -> None:
+        self._disk = disk
+        self._scheduler = scheduler
+
+    def run(self, job: Job, done: JobDone) -> None:
+        self._scheduler.call_later(1, lambda: done(rewrite(self._disk, job)))
+
+
 class SimNode:
     """A node that can be killed, cut from power, and started again on what is left of its disk."""
 
@@ -105,6 +117,7 @@ class SimNode:
             boot_id=self.boot_id,
             new_uuid=self._new_uuid,
             advertised=("sim", 9092),
+            compaction_worker=InlineCompaction(self.disk, self.scheduler),
         )
         self.report = self.node.start(ready.append)
         self.scheduler.run_until(lambda: bool(ready))

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from support.sim_groups import Member
 from support.sim_node import SimClient, batch
 
 from wire.apis import ApiKey
@@ -108,7 +109,10 @@ class Producer:
         )
         return {one.index: one.error_code for one in answer.responses[0].partition_responses}
 
-    def commit_offsets(self, group: str, offsets: dict[tuple[str, int], int]) -> ErrorCode:
+    def commit_offsets(
+        self, group: str, offsets: dict[tuple[str, int], int], member: Member | None = None
+    ) -> ErrorCode:
+        """With the metadata of a member of the group, or with none (KIP-447)."""
         if not self.v2:
             added = self.client.ask(
                 ApiKey.ADD_OFFSETS_TO_TXN,
@@ -127,8 +131,8 @@ class Producer:
             group_id=group,
             producer_id=self.producer_id,
             producer_epoch=self.epoch,
-            generation_id=-1,
-            member_id="",
+            generation_id=member.generation_id if member else -1,
+            member_id=member.member_id if member else "",
             group_instance_id=None,
             topics=tuple(
                 {
@@ -246,11 +250,11 @@ def batches(records: bytes) -> list[bytes]:
 
 
 def read_all(
-    client: SimClient, topic: str, partition: int = 0, *, committed: bool = True
+    client: SimClient, topic: str, partition: int = 0, *, committed: bool = True, start: int | None = None
 ) -> tuple[list[bytes], int]:
-    """(values, position) of a reader from the beginning to the end of what it may see."""
+    """(values, position) of a reader from the beginning, or `start`, to the end of what it may see."""
     values: list[bytes] = []
-    position = list_offset(client, topic, partition, at=-2)
+    position = list_offset(client, topic, partition, at=-2) if start is None else start
     end = list_offset(client, topic, partition, committed=committed)
     while position < end:
         one = fetch_one(client, topic, position, partition, committed=committed)
