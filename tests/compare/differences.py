@@ -346,3 +346,8 @@ DIFFERENCES: tuple[Difference, ...] = (
     *_LOG_DIRS,
     *_PRODUCERS,
 )
+
+
+def on_purpose(found: Found) -> list[Difference]:
+    """The deliberate differences that cover what was found; none, where it is not one."""
+    return [difference for difference in DIFFERENCES if difference.covers(found)]

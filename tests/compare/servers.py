@@ -4,7 +4,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 from tests.compare.cases import Case
 from tests.compare.compared import Found, differing
@@ -27,15 +27,22 @@ KAFKA_SETTINGS = {
 SEALOG_SETTINGS = ("auto_create_topics = false",)
 
 
+class Outcome(NamedTuple):
+    """What a case asked, as (API, version), and what the two answered differently."""
+
+    case: str
+    asked: frozenset[tuple[str, int]]
+    found: list[Found]
+
+
 class Servers:
-    """Both servers and what has been asked of them: `versions` per API, over all cases."""
+    """Both servers, one case after the other."""
 
     def __init__(self, folder: Path) -> None:
         config = folder / "sealog.toml"
         config.write_text("\n".join(SEALOG_SETTINGS))
         self.kafka: ServerProcess = KafkaProcess(folder / "kafka", settings=KAFKA_SETTINGS)
         self.sealog: ServerProcess = BrokerProcess(folder / "sealog", args=["--config", str(config)])
-        self.versions: dict[str, set[int]] = {}
         self._epochs: dict[str, list[int]] = {}
         self._stack = ExitStack()
         self._threads = ThreadPoolExecutor(2)
@@ -54,8 +61,8 @@ class Servers:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def run(self, case: Case) -> list[Found]:
-        """What the two answered differently."""
+    def run(self, case: Case) -> Outcome:
+        """Raises AssertionError where one of them does not answer."""
         with ExitStack() as stack:
             sides = {}
             for server in ("kafka", "sealog"):
@@ -63,9 +70,8 @@ class Servers:
                 side.epochs[OLD_TOPIC] = self._epochs[server]
                 sides[server] = stack.enter_context(side)
             self._both(lambda server: case.run(sides[server], case.version))
-            for step in sides["sealog"].steps:
-                self.versions.setdefault(step.api, set()).add(step.version)
-            return list(differing(sides["kafka"], sides["sealog"]))
+            asked = frozenset((step.api, step.version) for step in sides["sealog"].steps)
+            return Outcome(case.id, asked, list(differing(sides["kafka"], sides["sealog"])))
 
     def _of(self, server: str) -> ServerProcess:
         return self.kafka if server == "kafka" else self.sealog
