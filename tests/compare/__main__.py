@@ -66,7 +66,8 @@ def _clients(folder: Path, wanted: str, rest: tuple[str, ...]) -> int:
     with KafkaProcess(folder / "kafka", settings=CLIENT_SETTINGS) as kafka:
         os.environ["SEALOG_TEST_BOOTSTRAP"] = kafka.address
         os.environ.pop("SEALOG_TEST_BROKER", None)
-        tests = [] if any(not each.startswith("-") for each in rest) else [CLIENT_TESTS]
+        named = any(Path(each.split("::")[0]).exists() for each in rest)
+        tests = [] if named else [CLIENT_TESTS]
         return int(pytest.main([*tests, *(["-k", wanted] if wanted else []), *rest]))
 
 

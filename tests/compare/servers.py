@@ -21,6 +21,9 @@ KAFKA_SETTINGS = {
     # As sealog's defaults: nothing else about the groups differs then.
     "group.min.session.timeout.ms": "1000",
     "group.coordinator.rebalance.protocols": "classic,consumer",
+    # A new target is made by the heartbeat that wants it, as sealog does for small groups: nothing to wait for.
+    "group.consumer.assignment.interval.ms": "0",
+    "group.consumer.assignor.offload.enable": "false",
     # On a loaded machine the node must not lose its own session: its partitions would get other leader epochs.
     "broker.session.timeout.ms": "30000",
 }
