@@ -318,8 +318,8 @@ _PRODUCERS = tuple(
 _CONSUMER_GROUPS = (
     *(
         Difference(
-            reason="a classic member that a group of the new protocol refuses hears its own id again, and what is wrong "
-            "with its subscription",
+            reason="a classic member that a group of the new protocol refuses hears its own id again, and what is "
+            "wrong with its subscription",
             api="join_group",
             field=field,
             kafka=kafka,
