@@ -89,10 +89,11 @@ class Admission:
         `implicit`: the write itself adds the partition and begins the transaction (Produce v12, KIP-890).
 
         Raises:
-            KafkaError: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, INVALID_TXN_STATE, TRANSACTION_ABORTABLE,
+            KafkaError: INVALID_REQUEST, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, INVALID_TXN_STATE,
+                TRANSACTION_ABORTABLE, TRANSACTIONAL_ID_AUTHORIZATION_FAILED without a name,
                 POLICY_VIOLATION at a limit.
         """
-        if not name:
+        if name is None:
             raise KafkaError(
                 ErrorCode.transactional_id_authorization_failed,
                 "a transactional batch without a transactional id",

@@ -19,20 +19,28 @@ class PartitionTransactions:
     that producer id belongs to the aborted transaction: a range and an id are enough.
     """
 
-    __slots__ = ("_aborted", "_open", "aborted_count")
+    __slots__ = ("_aborted", "_open", "_writers", "aborted_count")
 
     def __init__(self) -> None:
         self._open: OrderedDict[TxnKey, int] = OrderedDict()
+        self._writers: dict[int, int] = {}
+        """How many transactions each producer id has open here: one, or more where votes of it await their group."""
         self._aborted: dict[int, tuple[list[int], list[int]]] = {}
         self.aborted_count = 0
 
     def opened(self, key: TxnKey, first_offset: int) -> None:
         """A transaction wrote its first batch here. Offsets only grow, so insertion order is offset order."""
+        if key not in self._open:
+            self._writers[key[0]] = self._writers.get(key[0], 0) + 1
         self._open[key] = first_offset
 
     def closed(self, key: TxnKey) -> None:
         """The outcome is decided and durable; an abort tells its range by `add_aborted` first."""
-        self._open.pop(key, None)
+        if self._open.pop(key, None) is None:
+            return
+        left = self._writers.pop(key[0]) - 1
+        if left:
+            self._writers[key[0]] = left
 
     def add_aborted(self, producer_id: int, first: int, last: int) -> None:
         firsts, lasts = self._aborted.setdefault(producer_id, ([], []))
@@ -58,6 +66,10 @@ class PartitionTransactions:
     def __contains__(self, key: TxnKey) -> bool:
         """Whether this transaction is open here."""
         return key in self._open
+
+    def is_writing(self, producer_id: int) -> bool:
+        """Whether a transaction of this producer is open here."""
+        return producer_id in self._writers
 
     def open_transactions(self) -> list[tuple[TxnKey, int]]:
         """(transaction, first offset) of each that is open here, by offset."""

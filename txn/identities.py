@@ -136,8 +136,11 @@ class Identities:
         before can only abort or begin anew: the first part of its transaction could be missing (design D2).
 
         Raises:
-            KafkaError: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, TRANSACTION_ABORTABLE.
+            KafkaError: INVALID_REQUEST without a name, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED,
+                TRANSACTION_ABORTABLE.
         """
+        if not name:
+            raise KafkaError(ErrorCode.invalid_request, "a transactional id has at least one byte")
         held = self._ids.get(name)
         if held is None or (held.producer_id != producer_id and not held.was(producer_id)):
             raise KafkaError(
@@ -210,11 +213,13 @@ class Identities:
         for the next EndTxn where that is asked for. A caller that names its (producer id, epoch) must be the holder,
         or repeat a call whose answer was lost.
 
-        Errors: INVALID_REQUEST, INVALID_TRANSACTION_TIMEOUT, PRODUCER_FENCED, INVALID_PRODUCER_ID_MAPPING,
+        Errors: INVALID_REQUEST, INVALID_TRANSACTION_TIMEOUT, PRODUCER_FENCED,
         TRANSACTIONAL_ID_AUTHORIZATION_FAILED where two-phase commit is off, POLICY_VIOLATION at the limit of
         transactional ids, COORDINATOR_NOT_AVAILABLE when the store has failed.
         """
         with refusals(reply):
+            if (request.producer_id == -1) is not (request.epoch == -1):
+                raise KafkaError(ErrorCode.invalid_request, "an identity is a producer id and an epoch")
             if request.name is None:
                 self._allocate_idempotent(reply)
                 return
@@ -288,8 +293,10 @@ class Identities:
         held.two_phase = request.two_phase
         # A fenced producer's EndTxn is no repeat: it must not be answered with the identity of its successor.
         held.last_end = None
-        # With a transaction to abort the epoch moves by two, as in Kafka: one fences, one is the new producer's.
-        self.bump(held, 2 if transaction is not None and kept is None else 1, previous=named)
+        # With a transaction to abort the epoch moves by two, as in Kafka: one fences, one is the new producer's. A
+        # holder that names itself fences nobody else, and takes the first.
+        fences = transaction is not None and kept is None and named is None
+        self.bump(held, 2 if fences else 1, previous=named)
         if transaction is None or kept is not None:
             ongoing = (kept.producer_id, kept.epoch) if kept is not None else None
             self.store_and_answer(held, reply, ongoing)

@@ -76,6 +76,12 @@ class Partition:
         """(leader epoch, first offset written under it), in order; of epochs that wrote nothing, nothing."""
         return self._state.epochs
 
+    def epoch_at(self, offset: int) -> int:
+        """The leader epoch under which an offset was written; the present one for what is yet to be written."""
+        if offset >= self.end_offset:
+            return self.log.term
+        return max((term for term, first in self._state.epochs if first <= offset), default=self.log.term)
+
     @property
     def producers(self) -> ProducerStates:
         """The idempotent producers that are remembered here."""

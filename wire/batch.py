@@ -191,7 +191,7 @@ def check_crc(batch: Buffer, header: BatchHeader) -> None:
 def validate_produced(records: Buffer | None, *, allow_zstd: bool = True) -> BatchHeader:
     """Check the records of one partition in a Produce request and return the header of their one batch.
 
-    Raises KafkaError with Kafka's codes: INVALID_RECORD (no batch, several, counts that do not agree, a
+    Raises KafkaError with Kafka's codes: INVALID_RECORD (no batch, several, an offset, counts that do not agree, a
     control batch, a producer id without epoch or sequence), CORRUPT_MESSAGE (truncated, CRC), INVALID_TIMESTAMP
     (a client may not claim log append time), UNSUPPORTED_COMPRESSION_TYPE (an unknown one, or zstd where
     `allow_zstd` is false: Produce below version 7). An old format is UNSUPPORTED_FOR_MESSAGE_FORMAT, which
@@ -205,7 +205,7 @@ def validate_produced(records: Buffer | None, *, allow_zstd: bool = True) -> Bat
         raise _invalid("no record batch")
     header = parse_header(view)
     (
-        _,
+        base_offset,
         size_bytes,
         _,
         _,
@@ -228,6 +228,8 @@ def validate_produced(records: Buffer | None, *, allow_zstd: bool = True) -> Bat
         raise KafkaError(
             ErrorCode.corrupt_message, f"batch CRC is {actual_crc:#010x}, its header says {crc:#010x}"
         )
+    if base_offset != 0:
+        raise _invalid(f"offsets are the broker's to give; this batch begins with {base_offset}")
     if record_count <= 0 or record_count != last_offset_delta + 1:
         raise _invalid(f"{record_count} records with last offset delta {last_offset_delta}")
     if attributes & (CONTROL_BIT | LOG_APPEND_TIME_BIT):

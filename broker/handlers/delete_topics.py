@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from broker.call import Call
 from broker.topic import Topic
@@ -39,7 +41,14 @@ def handle(node: Node, call: Call, request: Any) -> None:
         )
         arrived()
 
-    for name, topic_id in wanted:
+    times = Counter(_known_as(node, *one) for one in wanted)
+    for name, topic_id in dict.fromkeys(wanted):
+        if times[_known_as(node, name, topic_id)] > 1 or (name is None) is (topic_id is None):
+            waiting += 1
+            report(
+                name, topic_id, KafkaError(ErrorCode.invalid_request, "a topic once, by its name or its id")
+            )
+            continue
         waiting += 1
         topic = node.topics.get(name) if name is not None else node.topics.get_by_id(topic_id)
         if topic is None:
@@ -48,6 +57,12 @@ def handle(node: Node, call: Call, request: Any) -> None:
         else:
             _delete(node, topic, partial(report, topic.name, topic.id))
     arrived()
+
+
+def _known_as(node: Node, name: str | None, topic_id: UUID | None) -> str | UUID | None:
+    """What is the same for every way to name a topic."""
+    topic = node.topics.get_by_id(topic_id) if name is None else None
+    return topic.name if topic is not None else name or topic_id
 
 
 def _delete(node: Node, topic: Topic, done: Any) -> None:

@@ -42,7 +42,7 @@ def _resource(node: Node, call: Call, request: Any, resource: Any) -> Any:
         configs=tuple(
             _config(call, request, entry, chain)
             for entry, chain in entries
-            if names is None or entry.name in names
+            if not names or entry.name in names  # none named: all of them, as in Kafka
         ),
     )
 

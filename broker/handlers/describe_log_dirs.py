@@ -40,6 +40,7 @@ def handle(node: Node, call: Call, request: Any) -> None:
             ),
         )
         for topic, partitions in wanted
+        if partitions
     )
     call.answer(
         error_code=ErrorCode.none,

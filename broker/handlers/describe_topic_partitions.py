@@ -76,4 +76,7 @@ def _refused(call: Call, name: str, code: ErrorCode) -> Any:
         name=name,
         topic_id=None,
         partitions=(),
+        topic_authorized_operations=allowed(
+            TOPIC, bool(name) and code is ErrorCode.unknown_topic_or_partition
+        ),
     )

@@ -1,7 +1,7 @@
 """Fetch (key 1): answer at once if there is enough to read, else wait for the high watermark or the LSO to move.
 
 Nothing polls: a waiting fetch is woken by its partitions. Sessions (KIP-227) are answered truthfully with session id 0:
-every fetch is a full one.
+every fetch is a full one, and the next one of a session is refused.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ if TYPE_CHECKING:
 TOPIC_ID_VERSION = 13
 LATE_MS = 4
 """An empty answer comes this much after `max_wait`: kafka-go cuts its own deadline to whole ms and would reconnect."""
+FULL_FETCH, BEGIN_SESSION = -1, 0
 _READ_COMMITTED = 1
 
 
 def handle(node: Node, call: Call, request: Any) -> None:
-    session_id = getattr(request, "session_id", 0)
-    if session_id != 0:
+    # Other epochs begin or end a session, whatever its id: what they ask for is a full fetch.
+    if getattr(request, "session_epoch", FULL_FETCH) not in (FULL_FETCH, BEGIN_SESSION):
         call.answer_raw(
             encode_fetch_response(
                 call.version, call.correlation_id, [], error=ErrorCode.fetch_session_id_not_found
@@ -149,7 +150,8 @@ class _Fetch:
             if one.fetch_offset > partition.end_offset or one.fetch_offset < partition.log_start_offset:
                 raise KafkaError(ErrorCode.offset_out_of_range)
             limit = stable if self._committed else high_watermark
-            if one.fetch_offset >= limit or left <= 0:
+            # Where nothing was found yet, the first batch is sent however little the client wants.
+            if one.fetch_offset >= limit or (left <= 0 and not first):
                 records: list[Any] = []
                 size = 0
             else:

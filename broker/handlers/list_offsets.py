@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from broker.call import Call
@@ -14,25 +15,33 @@ if TYPE_CHECKING:
 
 _LATEST, _EARLIEST, _MAX_TIMESTAMP, _EARLIEST_LOCAL, _LATEST_TIERED = -1, -2, -3, -4, -5
 _EARLIEST_PENDING_UPLOAD = -6
+_SINCE = {_MAX_TIMESTAMP: 7, _EARLIEST_LOCAL: 8, _LATEST_TIERED: 9, _EARLIEST_PENDING_UPLOAD: 11}
+"""The first version in which each of these means something."""
 _READ_COMMITTED = 1
 
 
 def handle(node: Node, call: Call, request: Any) -> None:
     committed = getattr(request, "isolation_level", 0) == _READ_COMMITTED
 
-    def one(name: str, wanted: Any) -> Any:
+    def one(name: str, wanted: Any, *, repeated: bool) -> Any:
         try:
+            if repeated:
+                raise KafkaError(ErrorCode.invalid_request, "the same partition twice")
+            if call.version < _SINCE.get(wanted.timestamp, 0):
+                raise KafkaError(
+                    ErrorCode.unsupported_version, f"version {call.version} has no such timestamp"
+                )
             partition = node.topics.partition(node.topics.get(name), wanted.partition_index)
             check_leader_epoch(partition, getattr(wanted, "current_leader_epoch", -1))
             timestamp, offset = _find(partition, wanted.timestamp, committed=committed)
-            epoch = partition.log.term if offset >= 0 else -1
+            epoch = partition.log.term if wanted.timestamp == _LATEST else partition.epoch_at(offset)
             return call.build(
                 "ListOffsetsPartitionResponse",
                 partition_index=wanted.partition_index,
                 error_code=ErrorCode.none,
                 timestamp=timestamp,
                 offset=offset,
-                leader_epoch=epoch,
+                leader_epoch=epoch if offset >= 0 else -1,
             )
         except KafkaError as refused:
             return call.build(
@@ -41,14 +50,16 @@ def handle(node: Node, call: Call, request: Any) -> None:
                 error_code=refused.code,
             )
 
+    def of(topic: Any) -> tuple[Any, ...]:
+        times = Counter(wanted.partition_index for wanted in topic.partitions)
+        first = {wanted.partition_index: wanted for wanted in topic.partitions}
+        return tuple(one(topic.name, wanted, repeated=times[at] > 1) for at, wanted in first.items())
+
     call.answer(
         topics=tuple(
-            call.build(
-                "ListOffsetsTopicResponse",
-                name=topic.name,
-                partitions=tuple(one(topic.name, wanted) for wanted in topic.partitions),
-            )
+            call.build("ListOffsetsTopicResponse", name=topic.name, partitions=of(topic))
             for topic in request.topics
+            if topic.partitions
         )
     )
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from broker.call import Call
+from broker.handlers.operations import CLUSTER, TOPIC, allowed
 from broker.topic import Topic
 from txn.partition import Partition
 from wire.errors import ErrorCode, KafkaError
@@ -14,10 +16,25 @@ if TYPE_CHECKING:
     from broker.node import Node
 
 
+TOPIC_ID_VERSION = 12
+"""Versions 10 and 11 have the field already; there a topic still goes by its name."""
+
+
 def handle(node: Node, call: Call, request: Any) -> None:
     wanted = request.topics
+    asked = getattr(request, "include_topic_authorized_operations", False)
+    cluster_asked = getattr(request, "include_cluster_authorized_operations", False)
     if wanted is None or (not wanted and call.version == 0):
-        _answer(node, call, [_topic(node, call, topic) for topic in node.topics])
+        _answer(node, call, [_topic(node, call, topic, asked) for topic in node.topics], cluster_asked)
+        return
+    if call.version < TOPIC_ID_VERSION and any(
+        one.name is None or getattr(one, "topic_id", None) is not None for one in wanted
+    ):
+        refused = [
+            _absent(call, one.name, getattr(one, "topic_id", None), ErrorCode.invalid_request)
+            for one in wanted
+        ]
+        call.answer(brokers=(), cluster_id=None, controller_id=-1, topics=tuple(refused))
         return
     may_create = node.config.auto_create_topics and getattr(request, "allow_auto_topic_creation", True)
     found: list[Any] = []
@@ -27,28 +44,35 @@ def handle(node: Node, call: Call, request: Any) -> None:
         nonlocal waiting
         waiting -= 1
         if not waiting:
-            _answer(node, call, found)
+            _answer(node, call, found, cluster_asked)
 
     def created(name: str, result: Topic | KafkaError) -> None:
         if isinstance(result, Topic):
-            found.append(_topic(node, call, result))
+            found.append(_topic(node, call, result, asked))
         else:
             found.append(_absent(call, name, None, result.code))
         arrived()
 
-    for one in wanted:
-        topic_id = getattr(one, "topic_id", None)
-        topic = node.topics.get(one.name) if one.name is not None else node.topics.get_by_id(topic_id)
+    # A topic that has an id goes by it, whatever it is called.
+    for topic_id, name in dict.fromkeys(_named(one) for one in wanted):
+        topic = node.topics.get(name) if name is not None else node.topics.get_by_id(topic_id)
         if topic is not None:
-            found.append(_topic(node, call, topic))
-        elif one.name is None:
+            found.append(_topic(node, call, topic, asked))
+        elif name is None:
             found.append(_absent(call, None, topic_id, ErrorCode.unknown_topic_id))
+        elif not name:
+            found.append(_absent(call, name, None, ErrorCode.invalid_topic_exception))
         elif may_create:
             waiting += 1
-            node.topics.create_or_join(one.name, node.config.num_partitions, partial(created, one.name))
+            node.topics.create_or_join(name, node.config.num_partitions, partial(created, name))
         else:
-            found.append(_absent(call, one.name, None, ErrorCode.unknown_topic_or_partition))
+            found.append(_absent(call, name, None, ErrorCode.unknown_topic_or_partition))
     arrived()
+
+
+def _named(one: Any) -> tuple[UUID | None, str | None]:
+    topic_id = getattr(one, "topic_id", None)
+    return (topic_id, None) if topic_id is not None else (None, one.name)
 
 
 def leadership(node: Node, partition: Partition) -> dict[str, Any]:
@@ -64,7 +88,7 @@ def leadership(node: Node, partition: Partition) -> dict[str, Any]:
     }
 
 
-def _topic(node: Node, call: Call, topic: Topic) -> Any:
+def _topic(node: Node, call: Call, topic: Topic, asked: bool) -> Any:
     return call.build(
         "MetadataResponseTopic",
         error_code=ErrorCode.none,
@@ -74,6 +98,7 @@ def _topic(node: Node, call: Call, topic: Topic) -> Any:
             call.build("MetadataResponsePartition", **leadership(node, partition))
             for partition in topic.partitions
         ),
+        topic_authorized_operations=allowed(TOPIC, asked),
     )
 
 
@@ -83,11 +108,12 @@ def _absent(call: Call, name: str | None, topic_id: Any, code: ErrorCode) -> Any
     return call.build("MetadataResponseTopic", error_code=code, name=name, topic_id=topic_id, partitions=())
 
 
-def _answer(node: Node, call: Call, topics: list[Any]) -> None:
+def _answer(node: Node, call: Call, topics: list[Any], asked: bool) -> None:
     host, port = node.advertised
     call.answer(
         brokers=(call.build("MetadataResponseBroker", node_id=node.config.node_id, host=host, port=port),),
         cluster_id=node.cluster_id,
         controller_id=node.config.node_id,
         topics=tuple(topics),
+        cluster_authorized_operations=allowed(CLUSTER, asked),
     )

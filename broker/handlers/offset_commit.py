@@ -66,7 +66,10 @@ def of_an_empty_group(node: Node, group_id: str, refused: ErrorCode) -> ErrorCod
         return refused
     if node.groups.describe(group_id) is not None:
         return refused
-    holds_offsets = next(node.offsets.all_committed(group_id), None) is not None
+    holds_offsets = (
+        next(node.offsets.all_committed(group_id), None) is not None
+        or node.offsets.pending_partitions(group_id) != []
+    )
     return ErrorCode.unknown_member_id if holds_offsets else refused
 
 
@@ -137,5 +140,6 @@ def _answer(call: Call, request: Any, codes: Codes) -> None:
                 ),
             )
             for topic in request.topics
+            if topic.partitions
         )
     )

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 
 def handle(node: Node, call: Call, request: Any) -> None:
+    if not request.group_id:
+        call.answer(error_code=ErrorCode.invalid_group_id, topics=())
+        return
     group = group_views.describe(node, request.group_id)
     if group is None:
         call.answer(error_code=ErrorCode.group_id_not_found, topics=())
@@ -68,5 +71,6 @@ def _answer(call: Call, request: Any, codes: dict[TopicPartition, ErrorCode]) ->
                 ),
             )
             for topic in request.topics
+            if topic.partitions
         ),
     )

@@ -28,6 +28,14 @@ IMPLICIT_ADD_VERSION = 12
 ABORTABLE_VERSION = 11
 ZSTD_VERSION = 7
 TOPIC_ID_VERSION = 13
+_OF_THE_LOG = frozenset(
+    {
+        ErrorCode.out_of_order_sequence_number,
+        ErrorCode.invalid_producer_epoch,
+        ErrorCode.invalid_timestamp,
+    }
+)
+"""Errors that come with the log's start offset, as in Kafka: the batch was held to what the log has."""
 
 
 class _Produce:
@@ -88,6 +96,7 @@ def _append(
     node: Node, state: _Produce, topic: Topic | None, part: Any, *, by_id: bool
 ) -> ProducePartitionResult:
     call, request = state.call, state.request
+    partition: Partition | None = None
     try:
         if topic is None and by_id:
             raise KafkaError(ErrorCode.unknown_topic_id)
@@ -106,6 +115,13 @@ def _append(
         header, records, append_time_ms = timestamps.admit(rules, header, records, state.now_ms)
         log = partition.log
         if not header.is_transactional:
+            if partition.transactions.is_writing(header.producer_id):
+                return ProducePartitionResult(
+                    part.index,
+                    ErrorCode.invalid_txn_state,
+                    log_start_offset=partition.log_start_offset,
+                    error_message="a plain batch amid its producer's transaction",
+                )
             appended = log.append(partition.index, header, records)
             # A duplicate may be durable long since; what else this request wrote to the log is not.
             state.durable_at[log] = max(appended.lsn, state.durable_at.get(log, 0))
@@ -145,8 +161,14 @@ def _append(
         state.transactional.add(log)
         return _accepted(state, partition, appended, append_time_ms)
     except KafkaError as refused:
+        start = -1
+        if partition is not None and refused.code in _OF_THE_LOG:
+            start = partition.log_start_offset
         return ProducePartitionResult(
-            part.index, _code_for(call, refused.code), error_message=refused.message
+            part.index,
+            _code_for(call, refused.code),
+            log_start_offset=start,
+            error_message=refused.message,
         )
 
 

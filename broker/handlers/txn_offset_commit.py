@@ -17,8 +17,8 @@ MEMBER_VERSION = 3
 
 
 def handle(node: Node, call: Call, request: Any) -> None:
-    refused = ErrorCode.none
-    if call.version >= MEMBER_VERSION:
+    refused = ErrorCode.none if request.group_id else ErrorCode.invalid_group_id
+    if refused is ErrorCode.none and call.version >= MEMBER_VERSION:
         refused = node.groups.validate_offset_commit(
             request.group_id,
             request.generation_id,
@@ -78,5 +78,6 @@ def _answer(call: Call, request: Any, codes: Codes) -> None:
                 ),
             )
             for topic in request.topics
+            if topic.partitions
         )
     )

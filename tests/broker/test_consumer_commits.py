@@ -18,12 +18,12 @@ def world() -> ConsumerWorld:
 
 @pytest.fixture
 def anna(world: ConsumerWorld) -> Consumer:
-    """Anna had everything in epoch 1; in epoch 2 she shares with Ben."""
+    """Anna had everything in epoch 2; in epoch 3 she shares with Ben."""
     anna, ben = world.consumers("anna", "ben")
     anna.join()
     ben.join()
     world.settle(anna, ben)
-    assert (anna.epoch, anna.has, ben.has) == (2, {"orders": {0, 1}}, {"orders": {2, 3}})
+    assert (anna.epoch, anna.has, ben.has) == (3, {"orders": {0, 1}}, {"orders": {2, 3}})
     return anna
 
 
@@ -32,11 +32,11 @@ NONE, STALE, UNKNOWN = ErrorCode.none, ErrorCode.stale_member_epoch, ErrorCode.u
 
 def test_epochs(anna: Consumer) -> None:
     assert anna.commit(HERS) is NONE
-    assert anna.commit(HERS, epoch=1) is NONE, "it was hers then as well"
-    assert anna.commit(HERS, HIS, epoch=1) is STALE, "one of them is hers no more"
-    assert anna.commit(HERS, epoch=0) is STALE
+    assert anna.commit(HERS, epoch=2) is NONE, "it was hers then as well"
+    assert anna.commit(HERS, HIS, epoch=2) is STALE, "one of them is hers no more"
+    assert anna.commit(HERS, epoch=1) is STALE
     assert anna.commit(HERS, epoch=-1) is STALE
-    assert anna.commit(HERS, epoch=3) is STALE
+    assert anna.commit(HERS, epoch=4) is STALE
     assert anna.commit(HERS, knows_epochs=False) is ErrorCode.unsupported_version
     assert anna.commit(HIS) is NONE, "in its present epoch a member is trusted"
 
@@ -49,10 +49,10 @@ def test_what_is_being_given_up_may_still_be_committed(world: ConsumerWorld, ann
     anna.beat()
     assert world.by_name(anna.target_partitions) == {"orders": {0}}
     assert anna.commit(("orders", 1)) is NONE
-    assert anna.commit(("orders", 1), epoch=1) is NONE
+    assert anna.commit(("orders", 1), epoch=2) is NONE
     anna.give_up()
     anna.beat()
-    assert anna.commit(("orders", 1), epoch=1) is STALE
+    assert anna.commit(("orders", 1), epoch=2) is STALE
 
 
 def test_strangers(world: ConsumerWorld, anna: Consumer) -> None:
@@ -60,15 +60,15 @@ def test_strangers(world: ConsumerWorld, anna: Consumer) -> None:
     assert stranger.commit(HERS, epoch=-1) is UNKNOWN
     assert stranger.commit(HERS, epoch=-1, transactional=True) is NONE, "TxnOffsetCommit need not say who"
     stranger.member_id = "carl"
-    assert stranger.commit(HERS, epoch=2) is UNKNOWN
-    assert stranger.commit(HERS, epoch=2, transactional=True) is UNKNOWN
+    assert stranger.commit(HERS, epoch=3) is UNKNOWN
+    assert stranger.commit(HERS, epoch=3, transactional=True) is UNKNOWN
 
 
 def test_in_a_transaction(anna: Consumer) -> None:
     assert anna.commit(HERS, transactional=True, knows_epochs=False) is NONE
-    assert anna.commit(HERS, epoch=1, transactional=True) is NONE
-    assert anna.commit(HIS, epoch=1, transactional=True) is ErrorCode.illegal_generation
-    assert anna.commit(HERS, epoch=3, transactional=True) is ErrorCode.illegal_generation
+    assert anna.commit(HERS, epoch=2, transactional=True) is NONE
+    assert anna.commit(HIS, epoch=2, transactional=True) is ErrorCode.illegal_generation
+    assert anna.commit(HERS, epoch=4, transactional=True) is ErrorCode.illegal_generation
 
 
 def test_without_members(world: ConsumerWorld) -> None:
@@ -76,21 +76,21 @@ def test_without_members(world: ConsumerWorld) -> None:
     anna.join()
     anna.leave()
     assert anna.commit(HERS, epoch=-1) is NONE
-    assert anna.commit(HERS, epoch=2) is UNKNOWN
+    assert anna.commit(HERS, epoch=3) is UNKNOWN
 
 
 def test_without_a_group(world: ConsumerWorld) -> None:
     anna = world.consumer("anna")
-    assert anna.commit(HERS, epoch=1) is ErrorCode.group_id_not_found
-    assert anna.commit(HERS, epoch=1, knows_epochs=False) is ErrorCode.illegal_generation
+    assert anna.commit(HERS, epoch=2) is ErrorCode.group_id_not_found
+    assert anna.commit(HERS, epoch=2, knows_epochs=False) is ErrorCode.illegal_generation
     assert anna.commit(HERS, epoch=-1) is NONE
 
 
 def test_fetches(world: ConsumerWorld, anna: Consumer) -> None:
     check = world.coordinator.validate_offset_fetch
-    assert check(GROUP, "anna", 2) is NONE
+    assert check(GROUP, "anna", 3) is NONE
     assert check(GROUP, None, -1) is NONE
-    for epoch in (1, 3, -1):
+    for epoch in (2, 4, -1):
         assert check(GROUP, "anna", epoch) is STALE
     assert check(GROUP, "carl", 2) is UNKNOWN
     assert check(GROUP, "", -1) is UNKNOWN

@@ -39,7 +39,7 @@ def test_an_answer_without_news_waits_for_what_is_on_its_way() -> None:
     assert joining.held
     assert beat.held
     world.finish_stores()
-    assert (joining.answer.member_epoch, beat.answer.member_epoch) == (2, 1)
+    assert (joining.answer.member_epoch, beat.answer.member_epoch) == (3, 2)
 
 
 def test_a_call_is_one_atomic_change() -> None:
@@ -177,9 +177,9 @@ def test_a_change_that_cannot_be_stored_is_undone() -> None:
         assert call.answer.error is ErrorCode.coordinator_not_available
     assert books(world) == before
     world.slow_store = False
-    ben.epoch = 2
+    ben.epoch = 3
     assert ben.beat_in_full().answer.error is ErrorCode.none
-    assert carl.beat(member_epoch=3).answer.error is ErrorCode.unknown_member_id
+    assert carl.beat(member_epoch=4).answer.error is ErrorCode.unknown_member_id
 
 
 def test_what_was_stored_before_the_failure_stays() -> None:

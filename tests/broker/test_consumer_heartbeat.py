@@ -13,7 +13,7 @@ def test_a_member_is_given_everything_by_its_first_request() -> None:
     (anna,) = world.consumers("anna")
     answer = anna.join().answer
     assert answer.error is ErrorCode.none
-    assert (answer.member_id, answer.member_epoch) == ("anna", 1)
+    assert (answer.member_id, answer.member_epoch) == ("anna", 2)
     assert anna.has == {"orders": {0, 1, 2, 3}}
     assert world.group_state is ConsumerGroupState.STABLE
 
@@ -33,16 +33,16 @@ def test_a_partition_moves_only_when_its_owner_has_given_it_up() -> None:
     anna, ben = world.consumers("anna", "ben")
     anna.join()
     anna.stubborn = True
-    assert ben.join().answer.member_epoch == 2
+    assert ben.join().answer.member_epoch == 3
     assert ben.has == {}, "all is still Anna's"
-    assert anna.beat().answer.member_epoch == 1, "she stays in her epoch until she has given up"
+    assert anna.beat().answer.member_epoch == 2, "she stays in her epoch until she has given up"
     assert world.by_name({t: frozenset(n) for t, n in anna.target.items()}) == {"orders": {0, 1}}
     ben.beat()
     assert ben.has == {}
     assert world.group_state is ConsumerGroupState.RECONCILING
 
     anna.give_up()
-    assert anna.beat().answer.member_epoch == 2
+    assert anna.beat().answer.member_epoch == 3
     ben.beat()
     assert ben.has == {"orders": {2, 3}}
     assert world.group_state is ConsumerGroupState.STABLE
@@ -234,7 +234,7 @@ def test_a_topic_that_is_not_there_is_no_error() -> None:
 def test_a_member_without_topics_is_a_member() -> None:
     world = ConsumerWorld()
     (anna,) = world.consumers("anna", topics=())
-    assert anna.join().answer.member_epoch == 1
+    assert anna.join().answer.member_epoch == 2
     anna.beat()
     assert world.description.members[0].member_id == "anna"
 
@@ -345,10 +345,10 @@ def test_a_large_group_is_not_assigned_anew_with_each_member() -> None:
     world = ConsumerWorld({"orders": 5_000}, assignment_interval_ms=1_000)
     anna, ben, carl = world.consumers("anna", "ben", "carl")
     anna.join()
-    assert ben.join().answer.member_epoch == 1, "the target assignment is a moment old"
+    assert ben.join().answer.member_epoch == 2, "the target assignment is a moment old"
     assert world.group_state is ConsumerGroupState.ASSIGNING
     world.advance(500)
-    assert carl.join().answer.member_epoch == 3
+    assert carl.join().answer.member_epoch == 4
     world.settle(anna, ben, carl)
     assert sorted(len(member.has["orders"]) for member in (anna, ben, carl)) == [1666, 1667, 1667]
 

@@ -139,7 +139,7 @@ def test_what_a_member_was_told_is_there_after_a_power_cut(world: SimNode, keep:
     world.cut_power(keep=keep)
     reconnect(world, anna)
     answer = anna.ask()
-    assert (answer.error_code, answer.member_epoch) == (ErrorCode.none, 1)
+    assert (answer.error_code, answer.member_epoch) == (ErrorCode.none, 2)
     assert describe(world.client()).members[0].assignment.topic_partitions[0].partitions == (0, 1, 2, 3)
 
 
@@ -159,8 +159,8 @@ def test_nobody_is_told_of_what_a_power_cut_takes(world: SimNode) -> None:
     world.cut_power(keep="none")
     reconnect(world, anna, ben, carl)
     assert anna.ask().error_code is ErrorCode.none
-    assert carl.ask(member_epoch=2).error_code is ErrorCode.unknown_member_id
-    assert describe(world.client()).group_epoch == 2
+    assert carl.ask(member_epoch=3).error_code is ErrorCode.unknown_member_id
+    assert describe(world.client()).group_epoch == 3
 
 
 def test_a_member_that_says_nothing_is_out_and_the_node_s_own_timer_sees_to_it(world: SimNode) -> None:
@@ -253,7 +253,7 @@ def test_a_store_that_is_gone(world: SimNode) -> None:
     carl = Member(world.client(), "carl")
     assert carl.join("t").error_code is ErrorCode.coordinator_not_available
     group = describe(world.client())
-    assert (group.group_epoch, {member.member_id for member in group.members}) == (2, {"anna", "ben"})
+    assert (group.group_epoch, {member.member_id for member in group.members}) == (3, {"anna", "ben"})
     assert anna.ask().error_code is ErrorCode.none, "what is durable is still told"
 
 
@@ -341,7 +341,7 @@ def test_offsets_of_a_living_group_do_not_expire() -> None:
     create_topic(world.client(), "t", 1)
     anna = Member(world.client(), "anna")
     anna.join("t")
-    assert commit(world.client(), "t", 0, member_id="anna", generation_id_or_member_epoch=1) is ErrorCode.none
+    assert commit(world.client(), "t", 0, member_id="anna", generation_id_or_member_epoch=2) is ErrorCode.none
     for _ in range(30):
         world.scheduler.advance(10_000)
         assert anna.beat().error_code is ErrorCode.none

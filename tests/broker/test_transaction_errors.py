@@ -158,7 +158,7 @@ TABLE: dict[str, dict[str, Steps]] = {
         "InitProducerId": ((3, OK),),
     },
     "after a power cut": {
-        "AddPartitionsToTxn": ((0, MAPPING), (5, ABORTABLE)),
+        "AddPartitionsToTxn": ((0, MAPPING), (4, ABORTABLE)),
         "AddOffsetsToTxn": ((0, MAPPING), (4, ABORTABLE)),
         "TxnOffsetCommit": ((0, GENERATION), (4, ABORTABLE)),
         "Produce": ((0, MAPPING), (11, ABORTABLE), (12, EPOCH)),

@@ -4,7 +4,7 @@ import asyncio
 import threading
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, ClassVar
 
 import aiokafka
 import aiokafka.errors
@@ -173,6 +173,10 @@ class AioKafkaConsumer(Consumer):
 
 class AioKafka(Client):
     name = "aiokafka"
+    lacks: ClassVar[Mapping[str, str]] = {
+        "transactions v2 (KIP-890)": "it knows the first protocol alone",
+        "groups of KIP-848": "it knows the classic protocol alone",
+    }
 
     def producer(
         self,

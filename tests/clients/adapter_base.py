@@ -105,6 +105,11 @@ class Client(ABC):
     lacks: ClassVar[Mapping[str, str]] = {}
     """What this client cannot do, and why: a scenario leaves out what it needs of it, or is left out itself."""
 
+    elsewhere: ClassVar[frozenset[tuple[str, str]]] = frozenset()
+    """(feature, what is lacking) where tests of this client alone show the feature in the way that it has."""
+    shows: str | None = None
+    """What the scenarios show with this variant of a client, in place of what they say."""
+
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
 

@@ -1,7 +1,7 @@
 """confluent-kafka, which is librdkafka with a Python face."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import confluent_kafka
 
@@ -143,6 +143,9 @@ class ConfluentConsumer(Consumer):
 
 class Confluent(Client):
     name = "confluent-kafka"
+    lacks: ClassVar[Mapping[str, str]] = {
+        "transactions v2 (KIP-890)": "it knows the first protocol alone",
+    }
 
     def producer(
         self,

@@ -26,6 +26,9 @@ class FranzGo(GoClient):
     lacks: ClassVar[Mapping[str, str]] = {
         "send_offsets": "one client is both ends of its transactions; test_franz_go has it",
     }
+    elsewhere = frozenset(
+        {("offsets in transactions", "send_offsets"), ("exactly-once loop", "send_offsets")}
+    )
 
 
 class Sarama(GoClient):
@@ -34,6 +37,8 @@ class Sarama(GoClient):
     name = "sarama"
     program = "sarama"
     lacks: ClassVar[Mapping[str, str]] = {
+        "transactions v2 (KIP-890)": "it knows the first protocol alone",
+        "groups of KIP-848": "it knows the classic protocol alone",
         "position": "it tells what it delivered, and the high watermark",
         "seek_in_group": "a member begins where its group left off",
     }
@@ -45,8 +50,11 @@ class KafkaGo(GoClient):
     name = "kafka-go"
     program = "kafkago"
     lacks: ClassVar[Mapping[str, str]] = {
+        "transactions v2 (KIP-890)": "its Writer knows no transactions",
+        "groups of KIP-848": "it knows the classic protocol alone",
         "transactional_id": "its Writer knows no transactions",
         "idempotent": "its Writer has no producer id",
         "empty_value": "its Reader gives an empty value as none",
         "instance_id": "it knows no static members",
     }
+    elsewhere = frozenset({("read_committed", "transactional_id")})

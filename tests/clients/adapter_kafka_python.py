@@ -1,7 +1,7 @@
 """kafka-python, a client in pure Python with threads."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import kafka
 import kafka.errors
@@ -120,6 +120,10 @@ class KafkaPythonConsumer(Consumer):
 
 class KafkaPython(Client):
     name = "kafka-python"
+    lacks: ClassVar[Mapping[str, str]] = {
+        "transactions v2 (KIP-890)": "it knows the first protocol alone",
+        "groups of KIP-848": "it knows the classic protocol alone",
+    }
 
     def producer(
         self,

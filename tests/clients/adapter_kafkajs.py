@@ -16,6 +16,8 @@ PACKAGE = Path(__file__).parent / "drivers" / "node"
 class KafkaJs(RemoteClient):
     name = "kafkajs"
     lacks: ClassVar[Mapping[str, str]] = {
+        "transactions v2 (KIP-890)": "it knows the first protocol alone",
+        "groups of KIP-848": "it knows the classic protocol alone",
         "compression=lz4": "it has no codec for it, and the package that does is native code of old",
         "compression=zstd": "it has no codec for it, and the package that does is native code of old",
         "instance_id": "it knows no static members",

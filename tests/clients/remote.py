@@ -22,6 +22,7 @@ from tests.clients.adapter_base import (
     Record,
 )
 from tests.clients.driver_process import DriverProcess, DriverRefused
+from tests.clients.features import CANNOT, FEATURES
 from tests.support.left_out import leave_out
 
 HANG_S = 30.0
@@ -70,7 +71,7 @@ class RemoteClient(Client):
         """The one process of this client, started if there is none, or none any more."""
         if "_driver" not in cls.__dict__ or cls._driver is None or not cls._driver.alive:
             for lacking in cls.lacks:
-                assert lacking.split("=")[0] in (*OPTIONS, *OPERATIONS, *PARTS), (
+                assert lacking.split("=")[0] in (*OPTIONS, *OPERATIONS, *PARTS, *FEATURES), (
                     f"{lacking}: no scenario asks for it"
                 )
             cls._driver = DriverProcess(cls.name, cls.command())
@@ -79,7 +80,7 @@ class RemoteClient(Client):
     @classmethod
     def need(cls, feature: str) -> None:
         if feature in cls.lacks:
-            leave_out("left out: a client cannot do this", f"{feature}: {cls.lacks[feature]}")
+            leave_out(CANNOT, f"{feature}: {cls.lacks[feature]}")
 
     @classmethod
     def open(cls, op: str, **options: object) -> "RemoteHandle":

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from tests.clients.adapter_base import Consumer, Partition, Producer, Record
+from tests.clients.features import shows
 from tests.clients.fixtures import Opened
 from tests.clients.scenario_tools import eventually, send_all, take, take_rest, transaction, values
 
@@ -47,6 +48,7 @@ def next_offsets(records: Sequence[Record]) -> dict[Partition, int]:
     return offsets
 
 
+@shows("consumer groups")
 def test_members_share_and_the_one_left_takes_all(
     clients: Opened, topic: TopicFactory, unique: Unique
 ) -> None:
@@ -71,6 +73,7 @@ def test_members_share_and_the_one_left_takes_all(
     assert sorted(record.partition for record in take(first, PARTITIONS)) == list(range(PARTITIONS))
 
 
+@shows("consumer groups")
 def test_committed_offsets_resume(clients: Opened, topic: TopicFactory, unique: Unique) -> None:
     name, group = topic(partitions=PARTITIONS), unique("group")
     fill(clients, name, 10)
@@ -93,6 +96,7 @@ def test_committed_offsets_resume(clients: Opened, topic: TopicFactory, unique: 
         assert offsets == list(range(2 * partition, 10))
 
 
+@shows("consumer groups")
 def test_a_group_without_members_keeps_offsets_of_assigned_readers(
     clients: Opened, topic: TopicFactory, unique: Unique
 ) -> None:
@@ -108,6 +112,7 @@ def test_a_group_without_members_keeps_offsets_of_assigned_readers(
     assert [record.offset for record in take(second, 2)] == [3, 4]
 
 
+@shows("static members")
 def test_a_static_member_comes_back_to_its_partitions(
     clients: Opened, topic: TopicFactory, unique: Unique
 ) -> None:
@@ -137,6 +142,7 @@ def test_a_static_member_comes_back_to_its_partitions(
     assert len(found) == PARTITIONS
 
 
+@shows("offsets in transactions")
 def test_offsets_of_an_aborted_transaction_are_not_committed(
     clients: Opened, topic: TopicFactory, unique: Unique
 ) -> None:
@@ -201,6 +207,7 @@ class Loop:
             self.consumer.seek(partition, self.consumer.committed(partition) or 0)
 
 
+@shows("exactly-once loop")
 @pytest.mark.parametrize("crash", ["abort", "fence"])
 def test_exactly_once_loop_with_redo(
     clients: Opened, topic: TopicFactory, unique: Unique, crash: str
@@ -253,6 +260,7 @@ def keep_part(consumer: Consumer, records: Sequence[Record], size: int = 17) -> 
     return kept
 
 
+@shows("offsets in transactions")
 def test_group_lag_is_zero_when_all_is_read(
     clients: Opened, topic: TopicFactory, unique: Unique, sealog_only: Callable[[str], None]
 ) -> None:

@@ -15,6 +15,7 @@ import pytest
 from tests.clients.adapter_java import Java
 from tests.clients.api_recorder import ApiRecorder
 from tests.clients.driver_process import DriverRefused
+from tests.clients.features import shows
 from tests.clients.fixtures import Broker, Opened
 from tests.clients.raw_kafka import RawKafka
 from tests.clients.remote import RemoteConsumer
@@ -34,6 +35,7 @@ def java(broker: Broker) -> Iterator[Opened]:
         yield Opened(Java(broker.bootstrap), stack)
 
 
+@shows("transactions v2 (KIP-890)", client=Java.name)
 def test_it_uses_transactions_v2(tmp_path: Path) -> None:
     """No partition is added by a request of its own, and every end gives the next epoch."""
     port = free_port()

@@ -38,12 +38,16 @@ __all__ = (
 )
 
 
+SHOWN = {"cooperative": "cooperative rebalancing", "new": "groups of KIP-848"}
+
+
 class Sharing(Java):
     """Consumers that share in one of the ways of GROUPS, in the driver of all Java clients."""
 
     def __init__(self, bootstrap: str, kind: str) -> None:
         super().__init__(bootstrap)
         self.kind = kind
+        self.shows = SHOWN[kind]
 
     def consumer(
         self,

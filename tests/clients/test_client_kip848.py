@@ -16,6 +16,7 @@ import pytest
 
 from tests.clients.adapter_base import READ_COMMITTED, Consumer, Record
 from tests.clients.adapter_confluent import Confluent, ConfluentConsumer
+from tests.clients.features import shows
 from tests.clients.fixtures import Broker, Opened
 from tests.clients.raw_kafka import RawKafka
 from tests.clients.scenario_tools import eventually, send_all, take, values
@@ -57,6 +58,7 @@ class NewProtocol(Confluent):
     """librdkafka with group.protocol=consumer. Sessions and heartbeats are the broker's business then."""
 
     name = "confluent-kafka, new protocol"
+    shows = "groups of KIP-848"
 
     def consumer(
         self,
@@ -102,6 +104,7 @@ def described(raw: RawKafka, group: str) -> Any:
     return raw.call("consumer_group_describe", 1, group_ids=[group]).groups[0]
 
 
+@shows("groups of KIP-848")
 def test_it_is_the_new_protocol(clients: Opened, raw: RawKafka, topic: TopicFactory, unique: Unique) -> None:
     name, group = topic(partitions=2), unique("group")
     member = clients.consumer(group=group, assignor="range")
@@ -111,6 +114,7 @@ def test_it_is_the_new_protocol(clients: Opened, raw: RawKafka, topic: TopicFact
     assert (found.group_state, found.assignor_name, len(found.members)) == ("Stable", "range", 1)
 
 
+@shows("groups of KIP-848")
 def test_a_pattern_takes_topics_as_they_come(clients: Opened, raw: RawKafka, unique: Unique) -> None:
     prefix, group = unique("prefix"), unique("group")
     for number in range(2):
@@ -151,6 +155,7 @@ def test_an_assignor_nobody_has_is_an_error(clients: Opened, topic: TopicFactory
     assert "The assignor or its version range is not supported" in refusal(consumer)
 
 
+@shows("groups of KIP-848")
 def test_one_after_the_other_changes_its_protocol(
     clients: Opened, broker: Broker, raw: RawKafka, topic: TopicFactory, unique: Unique
 ) -> None:
@@ -192,6 +197,7 @@ def test_one_after_the_other_changes_its_protocol(
                 assert found.error_code.name == "group_id_not_found", "it is a classic group"
 
 
+@shows("groups of KIP-848")
 def test_members_go_on_after_a_kill(opened: Opened, server: ServerProcess, unique: Unique) -> None:
     name, group = unique("topic"), unique("group")
     with RawKafka(server.address) as raw:
@@ -215,6 +221,7 @@ def test_members_go_on_after_a_kill(opened: Opened, server: ServerProcess, uniqu
     assert (now.group_state, now.group_epoch, len(now.members)) == ("Stable", epoch, 2)
 
 
+@shows("groups of KIP-848")
 def test_a_transaction_with_offsets_over_a_kill(
     opened: Opened, server: ServerProcess, unique: Unique
 ) -> None:

@@ -4,11 +4,18 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.clients.features import shows
 from tests.clients.fixtures import Opened
 from tests.clients.scenario_tools import COMPRESSIONS, send_all, take, take_rest, values
 
 
-@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize(
+    "compression",
+    [
+        pytest.param(each, marks=shows("plain produce and fetch" if each == "none" else "compression"))
+        for each in COMPRESSIONS
+    ],
+)
 def test_records_come_back_as_they_were_sent(
     clients: Opened, topic: Callable[..., str], compression: str
 ) -> None:
@@ -38,6 +45,7 @@ def test_records_come_back_as_they_were_sent(
     assert with_headers.headers == (("number", b"1"), ("empty", b""))
 
 
+@shows("idempotent produce")
 def test_idempotent_records_come_back_once(clients: Opened, topic: Callable[..., str]) -> None:
     name = topic(partitions=3)
     producer = clients.producer(idempotent=True)
@@ -53,6 +61,7 @@ def test_idempotent_records_come_back_once(clients: Opened, topic: Callable[...,
         assert values(record for record in records if record.partition == partition) == expected
 
 
+@shows("plain produce and fetch")
 def test_every_offset_can_be_sought(clients: Opened, topic: Callable[..., str]) -> None:
     """Also the last offset of a batch: a broker that leaves that batch out loses a record per resume."""
     name = topic()
@@ -68,6 +77,7 @@ def test_every_offset_can_be_sought(clients: Opened, topic: Callable[..., str]) 
         assert [record.offset for record in take(consumer, 7 - offset)] == list(range(offset, 7))
 
 
+@shows("plain produce and fetch")
 def test_reader_waits_at_the_end_and_gets_what_comes(clients: Opened, topic: Callable[..., str]) -> None:
     name = topic()
     consumer = clients.consumer(max_wait_ms=1_000)

@@ -12,6 +12,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.clients.client_adapters import CLIENTS
+from tests.clients.features import shows
 from tests.clients.fixtures import Opened
 from tests.clients.raw_kafka import RawKafka
 from tests.clients.scenario_tools import eventually, send_all, take, take_rest, transaction, values
@@ -62,6 +63,7 @@ def kill_and_start(server: ServerProcess, group: str) -> None:
         eventually(serves, "the group's coordinator")
 
 
+@shows("riding over a kill")
 def test_readers_and_writers_ride_over_a_kill(opened: Opened, server: ServerProcess, unique: Unique) -> None:
     """The reader sees a new leader epoch: it must be able to check its position against it (KIP-320)."""
     name = create(server, unique("topic"), 2)
@@ -83,6 +85,7 @@ def test_readers_and_writers_ride_over_a_kill(opened: Opened, server: ServerProc
     assert values(take(consumer, 1)) == [b"last"]
 
 
+@shows("riding over a kill")
 def test_an_open_transaction_outlives_a_kill(opened: Opened, server: ServerProcess, unique: Unique) -> None:
     """The process died, the kernel lived: what was acknowledged is there, and the transaction goes on."""
     name = create(server, unique("topic"), 1)
@@ -103,6 +106,7 @@ def test_an_open_transaction_outlives_a_kill(opened: Opened, server: ServerProce
     assert values(take(consumer, 1)) == [b"after"]
 
 
+@shows("riding over a kill")
 def test_what_was_decided_stays_decided(opened: Opened, server: ServerProcess, unique: Unique) -> None:
     name = create(server, unique("topic"), 1)
     partition, group = (name, 0), unique("group")

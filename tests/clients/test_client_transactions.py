@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.clients.adapter_base import READ_UNCOMMITTED
+from tests.clients.features import shows
 from tests.clients.fixtures import Opened
 from tests.clients.scenario_tools import (
     COMPRESSIONS,
@@ -21,6 +22,8 @@ TopicFactory = Callable[..., str]
 Unique = Callable[[str], str]
 
 
+@shows("transactional produce")
+@shows("read_committed")
 def test_committed_transactions_are_read_whole_and_in_order(
     clients: Opened, topic: TopicFactory, unique: Unique
 ) -> None:
@@ -37,6 +40,7 @@ def test_committed_transactions_are_read_whole_and_in_order(
     assert values(r for r in records if r.partition == 1) == [b"c%d" % n for n in range(5)]
 
 
+@shows("compression")
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 def test_every_compression_inside_transactions(
     clients: Opened, topic: TopicFactory, unique: Unique, compression: str
@@ -54,6 +58,7 @@ def test_every_compression_inside_transactions(
     assert values(take(consumer, len(expected))) == expected
 
 
+@shows("read_committed")
 def test_aborted_run_in_the_middle_is_never_read(
     clients: Opened, topic: TopicFactory, unique: Unique
 ) -> None:
@@ -68,6 +73,7 @@ def test_aborted_run_in_the_middle_is_never_read(
     assert values(take(consumer, 2)) == [b"first", b"last"]
 
 
+@shows("read_committed")
 @pytest.mark.parametrize("committed_before", [0, 2])
 def test_reader_gets_past_an_aborted_tail(
     clients: Opened, topic: TopicFactory, unique: Unique, committed_before: int
@@ -98,6 +104,7 @@ def test_reader_gets_past_an_aborted_tail(
     assert values(take(inside, 1)) == [b"later"]
 
 
+@shows("read_committed")
 def test_undecided_records_are_for_read_uncommitted_only(
     clients: Opened, topic: TopicFactory, unique: Unique
 ) -> None:
@@ -124,6 +131,7 @@ def test_undecided_records_are_for_read_uncommitted_only(
     assert values(take(careful, 3)) == [b"open 1", b"open 2", b"plain"]
 
 
+@shows("transactional produce")
 def test_aborted_records_stay_visible_to_read_uncommitted(
     clients: Opened, topic: TopicFactory, unique: Unique
 ) -> None:
@@ -136,6 +144,7 @@ def test_aborted_records_stay_visible_to_read_uncommitted(
     assert values(take(careless, 2)) == [b"no", b"yes"]
 
 
+@shows("transactional produce")
 def test_a_transaction_spans_three_topics(clients: Opened, topic: TopicFactory, unique: Unique) -> None:
     partitions = [(topic(partitions=2), 0), (topic(), 0), (topic(partitions=3), 2)]
     producer = clients.producer(transactional_id=unique("tx"))
@@ -155,6 +164,8 @@ def test_a_transaction_spans_three_topics(clients: Opened, topic: TopicFactory, 
     assert values(take(consumer, 3)) == [b"open"] * 3
 
 
+@shows("transactional produce")
+@shows("read_committed")
 def test_interleaved_transactions_are_decided_one_by_one(
     clients: Opened, topic: TopicFactory, unique: Unique
 ) -> None:
@@ -176,6 +187,7 @@ def test_interleaved_transactions_are_decided_one_by_one(
     assert values(take(consumer, 6)) == [b"l0", b"c0", b"l1", b"c1", b"l2", b"c2"]
 
 
+@shows("fencing")
 def test_a_second_producer_with_the_same_id_fences_the_first(
     clients: Opened, topic: TopicFactory, unique: Unique
 ) -> None:
@@ -197,6 +209,7 @@ def test_a_second_producer_with_the_same_id_fences_the_first(
     assert values(take(consumer, 2)) == [b"of the second", b"of the second, again"]
 
 
+@shows("fencing")
 def test_a_fenced_producer_can_write_nothing(clients: Opened, topic: TopicFactory, unique: Unique) -> None:
     name, transactional_id = topic(), unique("tx")
     first = clients.producer(transactional_id=transactional_id)
@@ -218,6 +231,7 @@ def test_a_fenced_producer_can_write_nothing(clients: Opened, topic: TopicFactor
     assert values(take(careless, 2)) == [b"before", b"after"]
 
 
+@shows("transactional produce")
 def test_an_idle_open_transaction_is_aborted_by_its_timeout(
     clients: Opened, topic: TopicFactory, unique: Unique
 ) -> None:
@@ -235,6 +249,7 @@ def test_an_idle_open_transaction_is_aborted_by_its_timeout(
     assert values(take(consumer, 1)) == [b"behind it"]
 
 
+@shows("read_committed")
 def test_a_commit_wakes_a_waiting_reader(clients: Opened, topic: TopicFactory, unique: Unique) -> None:
     """The reader's fetch may wait for twice the time after which the test calls it hung."""
     name = topic()
@@ -253,6 +268,7 @@ def test_a_commit_wakes_a_waiting_reader(clients: Opened, topic: TopicFactory, u
         assert values(take(consumer, 1)) == [b"%d" % number]
 
 
+@shows("transactional produce")
 def test_an_empty_transaction_changes_nothing(clients: Opened, topic: TopicFactory, unique: Unique) -> None:
     name = topic()
     producer = clients.producer(transactional_id=unique("tx"))
@@ -264,6 +280,7 @@ def test_an_empty_transaction_changes_nothing(clients: Opened, topic: TopicFacto
     assert values(take(consumer, 1)) == [b"one"]
 
 
+@shows("transactional produce")
 def test_commits_add_no_offsets(
     clients: Opened, topic: TopicFactory, unique: Unique, sealog_only: Callable[[str], None]
 ) -> None:
@@ -293,6 +310,7 @@ def test_commits_add_no_offsets(
         assert consumer.committed(partition) == ends[partition]
 
 
+@shows("read_committed")
 def test_a_reader_started_after_the_commit_sees_it_at_once(
     clients: Opened, topic: TopicFactory, unique: Unique, sealog_only: Callable[[str], None]
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from tests.clients.adapter_base import READ_COMMITTED, Partition, Record
 from tests.clients.adapter_go import FranzGo
+from tests.clients.features import shows
 from tests.clients.fixtures import Broker, Opened
 from tests.clients.raw_kafka import RawKafka
 from tests.clients.remote import RemoteConsumer, RemoteHandle, RemoteProducer
@@ -104,6 +105,7 @@ def check_output(clients: Opened, output: Partition, per_partition: int) -> None
         assert [value for value in got if value in expected] == expected
 
 
+@shows("transactions v2 (KIP-890)")
 def test_fifty_transactions_in_a_tight_loop(
     clients: Opened, raw: RawKafka, topic: TopicFactory, unique: Unique
 ) -> None:
@@ -149,6 +151,8 @@ def test_offsets_are_committed_with_the_transaction_or_not_at_all(
     eventually(lambda: session.committed((name, 0)) == again[-1].offset + 1, "the committed offset")
 
 
+@shows("exactly-once loop")
+@shows("offsets in transactions")
 @pytest.mark.parametrize("crash", ["abort", "fence"])
 def test_exactly_once_loop_with_redo(
     clients: Opened, stack: ExitStack, topic: TopicFactory, unique: Unique, crash: str
@@ -178,6 +182,7 @@ def test_exactly_once_loop_with_redo(
         eventually(lambda: session.committed(at) == 30, "all committed")  # noqa: B023
 
 
+@shows("exactly-once loop")
 def test_two_sessions_share_and_lose_nothing_when_one_leaves(
     clients: Opened, stack: ExitStack, topic: TopicFactory, unique: Unique
 ) -> None:
@@ -207,6 +212,7 @@ def test_two_sessions_share_and_lose_nothing_when_one_leaves(
     check_output(clients, output, 60)
 
 
+@shows("riding over a kill")
 def test_a_session_rides_over_kills(
     opened: Opened, stack: ExitStack, server: ServerProcess, unique: Unique
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.clients.adapter_confluent import Confluent
 from tests.clients.adapter_go import KafkaGo
+from tests.clients.features import shows
 from tests.clients.fixtures import Broker, Opened
 from tests.clients.scenario_tools import take, transaction
 
@@ -24,6 +25,7 @@ def opened(broker: Broker) -> Iterator[tuple[Opened, Opened]]:
         yield Opened(Confluent(broker.bootstrap), stack), Opened(KafkaGo(broker.bootstrap), stack)
 
 
+@shows("read_committed")
 def test_it_reads_committed_records_alone_and_gets_past_an_aborted_tail(
     opened: tuple[Opened, Opened],
     topic: Callable[..., str],
@@ -49,6 +51,7 @@ def test_it_reads_committed_records_alone_and_gets_past_an_aborted_tail(
     assert [(r.offset, r.value) for r in take(consumer, 1)] == [(10, b"later")]
 
 
+@shows("read_committed")
 def test_it_sees_no_undecided_record(
     opened: tuple[Opened, Opened], topic: Callable[..., str], unique: Callable[[str], str]
 ) -> None:

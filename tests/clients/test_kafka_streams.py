@@ -16,6 +16,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.clients.adapter_confluent import Confluent
+from tests.clients.features import STREAMS, shows
 from tests.clients.fixtures import Opened
 from tests.clients.raw_kafka import RawKafka
 from tests.clients.scenario_tools import eventually
@@ -154,6 +155,7 @@ def configs(raw: RawKafka, topic: str) -> dict[str, str]:
     return {config.name: config.value for config in found.results[0].configs}
 
 
+@shows("exactly-once loop", client=STREAMS)
 def test_counts_are_exact_over_kills_of_the_application_and_the_broker(
     server: ServerProcess, stream: Stream, app: Callable[[str], CountWords]
 ) -> None:
@@ -198,6 +200,7 @@ def members(server: ServerProcess, group: str) -> tuple[str, set[str]]:
     return found.group_state, {member.member_id for member in found.members}
 
 
+@shows("exactly-once loop", client=STREAMS)
 def test_an_instance_that_wakes_up_after_its_tasks_were_given_away_adds_nothing(
     server: ServerProcess, stream: Stream, app: Callable[[str], CountWords]
 ) -> None:

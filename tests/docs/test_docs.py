@@ -9,6 +9,8 @@ import msgspec
 
 from broker.config import BrokerConfig, Limits
 from docs.api_table import NOTES, api_table
+from docs.differences_table import differences_table
+from tests.clients.features import markdown
 from wire.apis import APIS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -18,6 +20,16 @@ def test_the_api_table_is_the_one_served() -> None:
     """Mend it with: python -m docs.api_table"""
     assert api_table() in (ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8")
     assert set(NOTES) <= {api.name for api in APIS.values()}
+
+
+def test_the_table_of_differences_is_the_one_that_answers_are_held_to() -> None:
+    """Mend it with: python -m docs.differences_table"""
+    assert differences_table() in (ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8")
+
+
+def test_the_table_of_clients_names_the_versions_that_are_tested() -> None:
+    """tests/clients/test_feature_table.py holds its cells to what ran. Mend it with: python -m docs.client_table"""
+    assert markdown([]) in (ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8")
 
 
 def test_the_settings_in_the_operations_guide_are_all_of_them_with_their_defaults() -> None:

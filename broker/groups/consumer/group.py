@@ -29,6 +29,10 @@ PARTITION_BYTES = 100
 """The same for one partition in a member's assignment or target."""
 
 
+FIRST_EPOCH = 1
+"""Of a group that knows no topics yet, as in Apache Kafka: the first subscription makes it 2."""
+
+
 class Header(NamedTuple):
     """What is stored of a group beside its members."""
 
@@ -90,7 +94,7 @@ class ConsumerGroup:
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
-        self.header = Header(0, 0, 0)
+        self.header = Header(FIRST_EPOCH, 0, 0)
         self.assigned_ms: int | None = None
         """When the target was made, by the coordinator's clock; None for one that was restored."""
         self.topics_seen: int | None = None

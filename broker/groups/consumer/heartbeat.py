@@ -141,7 +141,7 @@ class Heartbeats:
         if member != group.members.get(member_id):
             group.put(member)
         subscription_changed = (profile.topics, profile.pattern) != (old.topics, old.pattern)
-        core.look_at_topics(group, changed=subscription_changed or group.epoch == 0)
+        core.look_at_topics(group, changed=subscription_changed)
         core.move_on(group)
         core.watch(group, member)
         member = core.reconcile(group, member, request.owned, subscription_changed=subscription_changed)

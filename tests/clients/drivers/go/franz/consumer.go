@@ -69,6 +69,10 @@ func (c *consumer) groupOptions(topic string) []kgo.Opt {
 		kgo.OnPartitionsRevoked(func(_ context.Context, _ *kgo.Client, gone map[string][]int32) { c.hold(gone, false) }),
 		kgo.OnPartitionsLost(func(_ context.Context, _ *kgo.Client, gone map[string][]int32) { c.hold(gone, false) }),
 	}
+	if c.request.GroupProtocol == "consumer" {
+		// Without this it stays with the classic protocol, whatever the broker has; its name of "uniform" is sticky.
+		options = append(options, kgo.Balancers(kgo.StickyBalancer()), kgo.ServerSideBalancer())
+	}
 	if c.request.InstanceID != nil {
 		options = append(options, kgo.InstanceID(*c.request.InstanceID))
 	}

@@ -33,6 +33,7 @@ type Request struct {
 	Isolation            string  `json:"isolation"`
 	Group                *string `json:"group"`
 	InstanceID           *string `json:"instance_id"`
+	GroupProtocol        string  `json:"group_protocol"`
 	SessionTimeoutMs     int     `json:"session_timeout_ms"`
 	MaxWaitMs            int     `json:"max_wait_ms"`
 
