@@ -13,8 +13,9 @@ ROOT = Path(__file__).resolve().parents[1]
 MAY_IMPORT = {
     "wire": set(),
     "storage": {"wire"},
-    "txn": {"wire", "storage"},
-    "broker": {"wire", "storage", "txn"},
+    "raftish": {"wire"},
+    "txn": {"wire", "storage", "raftish"},
+    "broker": {"wire", "storage", "raftish", "txn"},
 }
 
 STATE_MACHINES_AVOID = {"time", "random", "socket", "threading", "asyncio", "os", "secrets", "subprocess"}
