@@ -56,9 +56,10 @@ class Mirror:
 
 
 class Checker:
-    def __init__(self, disks, election_timeout_ms):
+    def __init__(self, disks, election_timeout_ms, tick_ms):
         self.disks = disks
         self.election_timeout_ms = election_timeout_ms
+        self.tick_ms = tick_ms
         self.logs = {node: Mirror(disk) for node, disk in disks.items()}
         self.commits = dict.fromkeys(disks, 0)
         self.leaders = {}
@@ -69,6 +70,9 @@ class Checker:
         """By index: (the committed entry, the term in which that was first known)."""
         self.heard = {}
         """node -> (term, its clock) of the last word of a leader"""
+        self.answers = {}
+        """(leader, node) -> (term, the leader's clock) of the last word of the node in it"""
+        self.leading_since = {}
         self.read_floors = {}
         self.reads_answered = 0
         self.counts = {}
@@ -96,6 +100,21 @@ class Checker:
     def delivered(self, message, term_before, now_ms):
         if isinstance(message, AppendRequest | Heartbeat | SnapshotRequest) and message.term >= term_before:
             self.heard[message.target] = now_ms
+        elif message.term == term_before:
+            self.answers[message.target, message.source] = (message.term, now_ms)
+
+    def ticked(self, node, raft, now_ms):
+        """A leader has heard a majority of late, or is none any more."""
+        if not raft.is_leader:
+            return
+        limit = self.election_timeout_ms + self.tick_ms
+        if now_ms - self.leading_since.setdefault((node, raft.term), now_ms) > limit:
+            heard = [node]
+            for other in self.disks:
+                term, at_ms = self.answers.get((node, other), (0, 0))
+                if term == raft.term and now_ms - at_ms <= limit:
+                    heard.append(other)
+            require(raft.membership.is_majority(heard), node, "leads having heard only", heard)
 
     def read_asked(self, context):
         self.read_floors[context] = len(self.committed) - 1
@@ -147,7 +166,13 @@ class Checker:
             entry, known_in = self.committed[index]
             if known_in < term:
                 require(
-                    log.term_at(index) == entry.term, "leader completeness:", node, "leads", term, "without", index
+                    log.term_at(index) == entry.term,
+                    "leader completeness:",
+                    node,
+                    "leads",
+                    term,
+                    "without",
+                    index,
                 )
 
     def commit(self, node, index, term, *, leads):
@@ -156,7 +181,9 @@ class Checker:
         for at in range(max(self.commits[node], log.base) + 1, index + 1):
             entry = log.entries[at - log.base - 1]
             if at < len(self.committed):
-                require(self.committed[at][0] == entry, "state machine safety:", node, "has another entry at", at)
+                require(
+                    self.committed[at][0] == entry, "state machine safety:", node, "has another entry at", at
+                )
             else:
                 self.committed.append((entry, term))
         if log.base and log.base < len(self.committed):
@@ -164,9 +191,13 @@ class Checker:
         self.commits[node] = max(index, self.commits[node])
         if leads:
             voters = log.membership()
-            having = [other for other, disk in self.disks.items() if disk.term_at(index) == log.term_at(index)]
+            having = [
+                other for other, disk in self.disks.items() if disk.term_at(index) == log.term_at(index)
+            ]
             having += [other for other, disk in self.disks.items() if disk.base > index]
-            require(voters.is_majority(having), "entry", index, "counts as committed, durable only on", having)
+            require(
+                voters.is_majority(having), "entry", index, "counts as committed, durable only on", having
+            )
 
     def _said(self, node, message, now_ms):
         kind = type(message)
@@ -176,10 +207,14 @@ class Checker:
         if kind is PreVoteResponse:
             if message.granted:
                 since = now_ms - self.heard.get(node, float("-inf"))
-                require(since >= self.election_timeout_ms, node, "would elect", since, "ms after a leader's word")
+                require(
+                    since >= self.election_timeout_ms, node, "would elect", since, "ms after a leader's word"
+                )
             return
         disk = self.disks[node]
-        require(disk.hard_state.term >= message.term, node, "speaks in term", message.term, "before it is durable")
+        require(
+            disk.hard_state.term >= message.term, node, "speaks in term", message.term, "before it is durable"
+        )
         if kind is VoteRequest or (kind is VoteResponse and message.granted):
             candidate = node if kind is VoteRequest else message.target
             known = self.votes.setdefault((node, message.term), candidate)
@@ -187,7 +222,9 @@ class Checker:
             if disk.hard_state.term == message.term:
                 require(disk.hard_state.vote == candidate, node, "votes before that is durable")
         elif kind is AppendResponse and message.success:
-            require(disk.last >= message.index, node, "acknowledges", message.index, "durable up to", disk.last)
+            require(
+                disk.last >= message.index, node, "acknowledges", message.index, "durable up to", disk.last
+            )
 
     # At the end.
 

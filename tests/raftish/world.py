@@ -133,10 +133,10 @@ class Node:
 
 
 class World:
-    def __init__(self, seed, voters, *, config=CONFIG, spare=1, checker=Checker, compaction=True):
+    def __init__(self, seed, voters, *, config=CONFIG, spare=1, jitter=1.0):
         self.rng = random.Random(seed)
         self.config = config
-        self.compaction = compaction
+        self.jitter = jitter
         self.now = 0.0
         self._events = []
         self._count = 0
@@ -144,10 +144,11 @@ class World:
         names = range(1, voters + spare + 1)
         self.disks = {name: Disk(first) for name in names}
         self.nodes = {name: Node(name, self.disks[name], self.rng) for name in names}
-        self.checker = checker(self.disks, config.election_timeout_ms)
+        self.checker = Checker(self.disks, config.election_timeout_ms, TICK_MS * (1 + config.clock_drift))
         self.blocked = set()
         self.drop = self.duplicate = 0.0
         self.delay_ms = 3.0
+        self.hears_late = None
         self._contexts = 0
         self.trace = None
         for name in names:
@@ -179,6 +180,7 @@ class World:
         for node in self.nodes.values():
             if node.raft is not None and node.paused_until <= self.now:
                 node.raft.tick(self.clock(node))
+                self.checker.ticked(node.name, node.raft, self.clock(node))
                 self.drain(node)
 
     # Nodes.
@@ -195,7 +197,7 @@ class World:
             View(disk),
             disk.hard_state,
             disk.known_members(),
-            self.rng.random,
+            lambda: self.rng.random() * self.jitter,
             now_ms,
         )
         self.drain(node)
@@ -259,7 +261,10 @@ class World:
             self.trace(message)
         if (message.source, message.target) in self.blocked or rng.random() < self.drop:
             return
-        self.at(rng.random() * self.delay_ms, self._deliver, message)
+        delay_ms = rng.random() * self.delay_ms
+        if message.target == self.hears_late:
+            delay_ms += 60
+        self.at(delay_ms, self._deliver, message)
         if rng.random() < self.duplicate:
             self.at(rng.random() * self.delay_ms * 20, self._deliver, message)
 
@@ -313,7 +318,7 @@ class World:
 
     def compact(self, node):
         disk = node.disk
-        if self.compaction and not disk.pending and node.raft.following.restoring is None:
+        if not disk.pending and node.raft.following.restoring is None:
             disk.compact(min(node.raft.commit, disk.last))
             self.checker.logs[node.name] = type(self.checker.logs[node.name])(disk)
 
@@ -395,8 +400,64 @@ class World:
             raise AssertionError(f"not live again after 3 s: {self.describe()}")
         self.checker.all_kept([node.name for node in self._members()])
 
+    def live_with_stale_leaders(self, duration_ms):
+        """Leaders are cut off, paused and relieved while all who believe to lead are asked to read."""
+        self.delay_ms = 1.0
+        for node in self.nodes.values():
+            node.flush_ms = 0.5
+            node.rate = self.rng.choice((1.0, 1 + self.config.clock_drift))
+        self.at(0, self._read_everywhere)
+        self.at(120 + self.rng.random() * 100, self._make_stale)
+        self.run(duration_ms)
+
+    def _read_everywhere(self):
+        self.at(3, self._read_everywhere)
+        leaders = [node for node in self.leaders() if node.paused_until <= self.now]
+        for node in leaders:
+            self.read(node)
+        if leaders and self.rng.random() < 0.4:
+            self.propose(max(leaders, key=lambda node: node.raft.term))
+
+    def _make_stale(self):
+        rng = self.rng
+        self.at(200 + rng.random() * 100, self._make_stale)
+        self.blocked.clear()
+        self.hears_late = None
+        self.delay_ms = 1.0
+        leaders = self.leaders()
+        if not leaders:
+            return
+        node = rng.choice(leaders)
+        others = [name for name in self.nodes if name != node.name]
+        draw = rng.random()
+        if draw < 0.2:
+            self._cut_off(node.name)
+        elif draw < 0.35:
+            self.hears_late = node.name
+            self.at(40 + rng.random() * 40, self._cut_off, node.name)
+        elif draw < 0.45:
+            self.blocked |= {(other, node.name) for other in others}
+        elif draw < 0.6:
+            node.paused_until = self.now + 60 + rng.random() * 60
+        elif draw < 0.8:
+            # TimeoutNow comes late, and the relieved leader hears of nothing.
+            self.delay_ms = rng.choice((1, 150))
+            self.use(node, "transfer", rng.choice(others))
+            self.at(rng.random() * 120, self._cut_off, node.name)
+        else:
+            for name in rng.sample(others, len(others) - rng.randrange(2)):
+                self.crash(name)
+                self.at(rng.random() * 5, self._restart, name)
+            self._cut_off(node.name)
+
+    def _cut_off(self, name):
+        self.delay_ms = 1.0
+        self.blocked |= {(name, other) for other in self.nodes} | {(other, name) for other in self.nodes}
+
     def _members(self):
-        latest = max((node for node in self.nodes.values()), key=lambda node: (node.raft.term, node.raft.is_leader))
+        latest = max(
+            (node for node in self.nodes.values()), key=lambda node: (node.raft.term, node.raft.is_leader)
+        )
         return [self.nodes[name] for name in latest.raft.membership]
 
     def _is_whole(self):
@@ -416,6 +477,10 @@ class World:
 
     def describe(self):
         return [
-            (n.name, n.raft and (n.raft.role.value, n.raft.term, n.raft.commit, n.raft.log.last_index, n.raft.membership))
+            (
+                n.name,
+                n.raft
+                and (n.raft.role.value, n.raft.term, n.raft.commit, n.raft.log.last_index, n.raft.membership),
+            )
             for n in self.nodes.values()
         ]
