@@ -53,7 +53,7 @@ class Leadership:
         self._round = 0
         self._round_wanted = True
         self._rounds: deque[tuple[int, float]] = deque(maxlen=MAX_ROUNDS)
-        self._last_round_ms = NEVER
+        self._last_beat = raft.now_ms // raft.config.heartbeat_ms
         self._uncommitted: deque[tuple[int, int]] = deque()
         self._uncommitted_bytes = 0
         self.members_changed(raft.now_ms)
@@ -236,7 +236,10 @@ class Leadership:
         now_ms = self._raft.now_ms
         if self.transfer_target is not None and now_ms >= self._transfer_deadline_ms:
             self.transfer_target = None
-        if now_ms - self._last_round_ms >= self._config.heartbeat_ms:
+        # By the clock, not by the last round, so that all groups of a node beat in the same tick.
+        beat = now_ms // self._config.heartbeat_ms
+        if beat != self._last_beat:
+            self._last_beat = beat
             self._round_wanted = True
         for progress in self.progress.values():
             progress.tick(now_ms)
@@ -252,7 +255,6 @@ class Leadership:
     def _send_round(self) -> None:
         raft = self._raft
         self._round += 1
-        self._last_round_ms = raft.now_ms
         self._rounds.append((self._round, raft.now_ms))
         for node, progress in self.progress.items():
             commit = min(progress.match, raft.commit)

@@ -128,7 +128,6 @@ def follows_the_commit_index_unverified():
 
     def send(self):
         self._round += 1
-        self._last_round_ms = self._raft.now_ms
         self._rounds.append((self._round, self._raft.now_ms))
         for node in self.progress:
             self._raft.send(
