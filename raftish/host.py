@@ -2,8 +2,8 @@
 
 Guarantees: everything that came in one turn is handed out together, so proposals share appends, appends share flushes,
 and the hard states of all groups share one; `Raft.persisted` is called in order, after both the hard state and the log
-of an output are durable; a proposal is reported once: committed, or lost for certain. A failed write or flush is
-final: that group takes part no more. Clock, storage, network and randomness are handed in.
+of an output are durable; a proposal is reported once: committed, lost for certain, or in doubt. A failed write or flush
+is final: that group takes part no more. Clock, storage, network and randomness are handed in.
 """
 
 from __future__ import annotations
@@ -83,6 +83,10 @@ class Lost(Exception):
     """The proposal will never be committed."""
 
 
+class InDoubt(Exception):
+    """The proposal may have been committed: this node took a newer state, in which it cannot be told."""
+
+
 class GroupFailed(Exception):
     """The group's storage failed; this node takes no part in it any more."""
 
@@ -101,7 +105,7 @@ class Group:
         self._proposals: deque[tuple[Proposed, Done]] = deque()
         self._writes: deque[list[int]] = deque()
         """[seq, flushes awaited], oldest first."""
-        self._told = (None, -1)
+        self._told: tuple[int | None, int] = (None, -1)
         self._applying_bytes = raft.config.max_message_bytes
 
     # Users.
@@ -192,7 +196,7 @@ class Group:
         try:
             if output.truncate_from is not None or output.entries:
                 if output.truncate_from is not None:
-                    self._lose(output.truncate_from)
+                    self._give_up(Lost, output.truncate_from)
                 self._log.write(output.truncate_from, output.entries)
                 write[1] += 1
                 self._log.when_all_durable(durable)
@@ -203,20 +207,20 @@ class Group:
         except OSError as error:
             self.fail(error)
 
-    def _lose(self, truncate_from: int) -> None:
-        while self._proposals and self._proposals[-1][0].last >= truncate_from:
+    def _give_up(self, error: type[Exception], first: int = 0) -> None:
+        while self._proposals and self._proposals[-1][0].last >= first:
             _, done = self._proposals.pop()
-            self._host.scheduler.call_soon(done, Lost())
+            self._host.scheduler.call_soon(done, error())
 
     def _apply(self, commit: int) -> None:
         while self._applied < commit:
             entries = self.raft.log.entries(self._applied + 1, commit, self._applying_bytes)
             self._machine.committed(entries)
             self._applied = entries[-1].index
-        while self._proposals and self._proposals[0][0].last <= self._applied:
-            proposed, done = self._proposals.popleft()
-            kept = self.raft.log.term_at(proposed.last) == proposed.term
-            done(None if kept else Lost())
+            while self._proposals and self._proposals[0][0].last <= self._applied:
+                proposed, done = self._proposals.popleft()
+                kept = entries[proposed.last - entries[0].index].term == proposed.term
+                done(None if kept else Lost())
 
     def _restored(self, error: Exception | None) -> None:
         if self.failure is not None:
@@ -226,15 +230,18 @@ class Group:
             self.raft.snapshot_failed(now_ms)
         else:
             self.raft.snapshot_installed(now_ms)
-            self._lose(0)
+            self._give_up(InDoubt)
             self._applied = self.raft.commit
         self._host.wake(self)
 
     def fail(self, error: Exception) -> None:
         self.failure = error
-        waiting, self._proposals = self._proposals, deque()
-        for _, done in waiting:
-            self._host.scheduler.call_soon(done, GroupFailed(str(error)))
+        self._give_up(GroupFailed)
+        reads = self.raft.outbox.output.reads
+        if self.raft.leadership is not None:
+            reads += self.raft.leadership.reads.fail_all()
+        for ready in reads:
+            self._host.scheduler.call_soon(ready.context, GroupFailed(str(error)))
         self._machine.led_by(None, self.raft.term)
 
 

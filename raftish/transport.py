@@ -125,7 +125,7 @@ class Transport:
             self.dropped += len(messages)
             return
         room = self.limits.max_queued_bytes - stream.queued_bytes
-        frames = []
+        frames: list[bytes] = []
         for group, message in messages:
             frame = encode(group, message)
             if len(frame) > room and (frames or stream.queued_bytes):
