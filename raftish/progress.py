@@ -34,7 +34,9 @@ class Progress:
         self.waits = False
         """In PROBE: for an answer."""
         self._moved_ms = now_ms
+        self._probe: tuple[int, int] | None = None
         self._inflight: deque[tuple[int, int]] = deque()
+        """(last index, bytes) of each append."""
         self.inflight_bytes = 0
 
     @property
@@ -54,6 +56,7 @@ class Progress:
         """Entries up to `last_index` went out."""
         if self.stage is Stage.PROBE:
             self.waits = True
+            self._probe = (last_index, size_bytes)
             self._moved_ms = now_ms
             return
         if not self._inflight:
@@ -71,9 +74,13 @@ class Progress:
         if advanced:
             self.match = index
             self._moved_ms = now_ms
-        self.next = max(self.next, index + 1)
         if self.stage is Stage.PROBE or (self.stage is Stage.SNAPSHOT and advanced):
-            self._enter(Stage.REPLICATE, max(self.match, index) + 1, now_ms)
+            # What the probe carried is on its way to the device there, if what it followed was confirmed.
+            probe = self._probe if index >= self.next - 1 else None
+            self._enter(Stage.REPLICATE, self.match + 1, now_ms)
+            if probe is not None and probe[0] > self.match:
+                self.sent(*probe, now_ms)
+        self.next = max(self.next, self.match + 1)
         return advanced
 
     def refused(self, prev_index: int, next_index: int, now_ms: float) -> bool:
@@ -92,13 +99,17 @@ class Progress:
         """Begin anew where nothing moved for too long: messages may have been lost."""
         if now_ms - self._moved_ms < self._config.retry_ms:
             return
-        if self.waits or self._inflight or self.stage is Stage.SNAPSHOT:
+        if self._inflight:
             self._enter(Stage.PROBE, self.match + 1, now_ms)
+        elif self.waits or self.stage is Stage.SNAPSHOT:
+            # Not from the last match: in a new term that is none yet, and silence says nothing about the log.
+            self._enter(Stage.PROBE, self.next, now_ms)
 
     def _enter(self, stage: Stage, next_index: int, now_ms: float) -> None:
         self.stage = stage
         self.next = next_index
         self.waits = False
+        self._probe = None
         self._moved_ms = now_ms
         self._inflight.clear()
         self.inflight_bytes = 0
