@@ -116,7 +116,7 @@ class Scene:
             else:
                 names[current].append(int(word))
         first = Membership(frozenset(names["voters"]), frozenset(names["learners"]))
-        for name in sorted(sum(names.values(), [])):
+        for name in sorted(names["voters"] + names["learners"] + names["spare"]):
             self.disks[name] = Disk(first)
             self.clocks[name] = 0
             self.do_start(name)
@@ -157,7 +157,9 @@ class Scene:
                 self.commits[name] = output.commit
                 self.say(f"{name}: commit {output.commit}")
             for ready in output.reads:
-                outcome = "is not answered here" if ready.index is None else f"may be answered at {ready.index}"
+                outcome = (
+                    "is not answered here" if ready.index is None else f"may be answered at {ready.index}"
+                )
                 self.say(f"{name}: read {ready.context} {outcome}")
             for message in output.messages:
                 blocked = (message.source, message.target) in self.blocked
