@@ -21,7 +21,10 @@ class Journal:
     def __init__(self, disk, scheduler, path):
         self._disk = disk
         self._scheduler = scheduler
-        self._file = disk.open(path, create=not disk.exists(path))
+        new = not disk.exists(path)
+        self._file = disk.open(path, create=new)
+        if new:
+            disk.flush_dir("")
         self.records = []
         self.end = self._load()
         self._flusher = GroupFlusher(scheduler, self, 20, self.end)
@@ -32,7 +35,7 @@ class Journal:
         while at + FRAME.size <= len(data):
             size, crc = FRAME.unpack_from(data, at)
             payload = data[at + FRAME.size : at + FRAME.size + size]
-            if len(payload) < size or zlib.crc32(payload) != crc:
+            if not size or len(payload) < size or zlib.crc32(payload) != crc:
                 break
             self.records.append(msgpack.unpackb(payload))
             at += FRAME.size + size
