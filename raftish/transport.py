@@ -12,7 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 import asyncio_dgram
 
@@ -220,8 +220,8 @@ class _Stream(asyncio.Protocol):
         self._head = bytearray()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's transports are no subclasses of asyncio's.
+        self._transport = cast(asyncio.Transport, transport)
 
     @property
     def queued_bytes(self) -> int:
