@@ -113,11 +113,13 @@ def open_ranges(
     config: LogConfig | None = None,
     cache: SegmentCache | None = None,
     log_start_offsets: Mapping[int, int] | None = None,
+    durable_ends: Mapping[int, int] | None = None,
 ) -> tuple[list[RangeLog], RecoveryReport]:
     """Open the ranges of a topic, by first partition; the layout lists their segments, parents before children.
 
-    Blocks for reads and flushes. `term` is the new one. `log_start_offsets` are those the owner has moved. Files in
-    the folder that the layout does not name are removed.
+    Blocks for reads and flushes. `term` is the new one. `log_start_offsets` are those the owner has moved;
+    `durable_ends` says, per segment id, how many bytes of the file are known to have been durable. Files in the folder
+    that the layout does not name are removed.
     Segments whose footer is durable though the layout calls them ACTIVE come by `on_sealed`, in a later turn
     of the loop. Raises CorruptLog (UnknownFormat), naming file and position; OSError.
     """
@@ -133,6 +135,7 @@ def open_ranges(
         for found in opening.found:
             if opening.is_tail(found) and found.segment.state == "SEALED":
                 raise CorruptLog(found.segment.path, 0, "the last segment of the range is sealed")
+        _check_durable_ends(opening, durable_ends or {})
         opening.mend()
         _apply_log_starts(opening, log_start_offsets or {})
     except BaseException:
@@ -151,6 +154,16 @@ def open_ranges(
             if found.segment.state == "SEALED" and found.info.state != "SEALED":
                 scheduler.call_soon(on_sealed, found.segment.segment_id, found.segment.end_offsets())
     return logs, opening.report
+
+
+def _check_durable_ends(opening: Recovery, durable_ends: Mapping[int, int]) -> None:
+    for found in opening.found:
+        segment = found.segment
+        noted = durable_ends.get(segment.segment_id, 0)
+        if segment.state != "SEALED" and segment.end < noted:
+            cut = found.gap or found.torn
+            reason = cut.reason if cut is not None else "the entries end here"
+            raise CorruptLog(segment.path, segment.end, f"{reason}, but was durable up to byte {noted}")
 
 
 def _apply_log_starts(opening: Recovery, log_start_offsets: Mapping[int, int]) -> None:

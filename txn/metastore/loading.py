@@ -62,10 +62,18 @@ class Image:
         return sum(end - frames.HEADER_BYTES for end in self.log_ends.values())
 
 
-def load(folder: Folder) -> Image | None:
-    """Read the folder; None when no store was ever made in it."""
+def load(folder: Folder, durable_lsn: int = 0) -> Image | None:
+    """Read the folder; None when no store was ever made in it.
+
+    `durable_lsn`: what is known from elsewhere to have been durable. A file that is cut short loses what it said of
+    itself, too.
+    """
     listing = folder.list()
     if not listing.logs and not listing.snapshots:
+        if durable_lsn:
+            raise CorruptStore(
+                folder.path, 0, f"no file is left of it, and it was durable up to batch {durable_lsn}"
+            )
         return None
     image = Image()
     if listing.snapshots:
@@ -78,6 +86,13 @@ def load(folder: Folder) -> Image | None:
         missing = next(number for number in expected if number not in numbers)
         raise CorruptStore(folder.log_path(missing), 0, "this file of the log is missing")
     _load_logs(folder, numbers, image)
+    if image.lsn < durable_lsn:
+        last = max(image.log_ends)
+        raise CorruptStore(
+            folder.log_path(last),
+            image.log_ends[last],
+            f"it ends with batch {image.lsn}, and was durable up to batch {durable_lsn}",
+        )
     return image
 
 

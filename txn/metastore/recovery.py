@@ -41,9 +41,9 @@ class Recovered:
     report: RecoveryReport
 
 
-def recover(folder: Folder) -> Recovered:
-    """Raises `CorruptStore`, `UnknownFormat`, OSError."""
-    image = load(folder)
+def recover(folder: Folder, durable_lsn: int = 0) -> Recovered:
+    """Raises `CorruptStore`, `UnknownFormat`, OSError. `durable_lsn`: see `load`."""
+    image = load(folder, durable_lsn)
     created = image is None
     # What a killed process renamed may not be durable yet: make it so before anything is removed or relied
     # on.
