@@ -2,8 +2,8 @@
 
 Of each unsealed segment the metadata store keeps the durable end; of the store a file of its own does. An entry's claim
 (design, section 10) speaks of what precedes it, so damage at the very end of a segment would look like a write that a
-crash tore; so does the end of the store's log. Guarantee: what was durable at the last pass, or at a clean stop, is never
-cut by a start. A pass writes only of what has grown, and nobody waits for it; an older note, or none, is as true.
+crash tore; so does the end of the store's log. Guarantee: what was durable at the last pass, or at a clean stop, is
+never cut by a start. A pass writes only of what has grown, and nobody waits for it; an older note, or none, is as true.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def test_topics_are_not_removed_because_the_metadata_store_is_gone(images: dict[
     image = images["killed"]
     for gone in (("metadata/",), ("metadata/", "durable")):
         files = {path: data for path, data in image.files.items() if not path.startswith(gone)}
-        with pytest.raises(REFUSALS, match="missing|no file is left"):
+        with pytest.raises(REFUSALS, match=r"missing|no file is left"):
             FolderNode(files)
 
 
