@@ -21,6 +21,9 @@ from wire.errors import ErrorCode, KafkaError
 Done = Callable[[KafkaError | None], None]
 """Called once, when the outcome is durable and exposed; with the error that the client gets otherwise."""
 
+Refused = Callable[[], Sequence[Op]]
+"""Called where the verdict goes against a commit: what is to be recorded in one batch with it."""
+
 
 class Ending:
     """Runs transactions to their end and exposes the outcome. Holds no transaction itself."""
@@ -33,7 +36,7 @@ class Ending:
         self._offsets = offsets
         self._settlement = settlement
 
-    def commit(self, transaction: Transaction, with_ops: Sequence[Op], done: Done) -> None:
+    def commit(self, transaction: Transaction, with_ops: Sequence[Op], refused: Refused, done: Done) -> None:
         """Prepare, and expose. `with_ops` (the producer's next epoch) joins the PREPARING batch."""
 
         def prepared(error: KafkaError | None) -> None:
@@ -41,9 +44,9 @@ class Ending:
                 self.finish_commit(transaction)
             done(error)
 
-        self._prepare(transaction, with_ops, prepared)
+        self._prepare(transaction, with_ops, refused, prepared)
 
-    def vote(self, transaction: Transaction, with_ops: Sequence[Op], done: Done) -> None:
+    def vote(self, transaction: Transaction, with_ops: Sequence[Op], refused: Refused, done: Done) -> None:
         """Prepare and stop there: a durable vote, nothing visible. The group's outcome ends it (T10)."""
 
         def prepared(error: KafkaError | None) -> None:
@@ -51,9 +54,11 @@ class Ending:
                 transaction.move(State.PREPARED)
             done(error)
 
-        self._prepare(transaction, with_ops, prepared)
+        self._prepare(transaction, with_ops, refused, prepared)
 
-    def _prepare(self, transaction: Transaction, with_ops: Sequence[Op], done: Done) -> None:
+    def _prepare(
+        self, transaction: Transaction, with_ops: Sequence[Op], refused: Refused, done: Done
+    ) -> None:
         """The parallel step; `done` when T1 holds, or with the error that says why it never will."""
         transaction.move(State.PREPARING)
         batch: list[Op] = [Put(keys.txn(transaction.key), transaction.header())]
@@ -78,7 +83,7 @@ class Ending:
                 # Nothing can be recorded any more: whether it is committed is what a restart will find out (T3).
                 done(unavailable(store_error))
             elif log_error is not None:
-                self._refused(transaction, log_error, done)
+                self._refused(transaction, log_error, refused, done)
             else:
                 done(None)
 
@@ -126,8 +131,12 @@ class Ending:
             self._store.apply([Put(keys.txn(transaction.key), transaction.header())])
         self.expose(transaction)
 
-    def _refused(self, transaction: Transaction, error: Exception, done: Done) -> None:
-        """A participant's flush failed, so T1 does not hold and never will: the verdict is ABORTED."""
+    def _refused(self, transaction: Transaction, error: Exception, refused: Refused, done: Done) -> None:
+        """A participant's flush failed, so T1 does not hold and never will: the verdict is ABORTED.
+
+        One batch says so and takes back that the id's last end was a commit: a crash between the two would let a
+        repeated EndTxn hear success (T5).
+        """
 
         def recorded(failure: KafkaError | None) -> None:
             done(
@@ -135,7 +144,7 @@ class Ending:
                 or KafkaError(ErrorCode.kafka_storage_error, f"commit refused, its data is lost: {error}")
             )
 
-        self.abort(transaction, (), recorded)
+        self.abort(transaction, refused(), recorded)
 
     def finish_commit(self, transaction: Transaction) -> None:
         """It is decided and durable: record COMMITTED, commit its offsets, show its records."""

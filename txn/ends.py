@@ -8,12 +8,12 @@ every end bumps it. Guarantees: success is answered only when durable (T2); a re
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from txn.ending import Ending
 from txn.group_transactions import GroupTransactions
 from txn.identities import Identities, Identity, IdentityReply, Reply, refusals
-from txn.metastore import MetaStore
+from txn.metastore import MetaStore, Op
 from txn.open_transactions import OpenTransactions
 from txn.transaction import LastEnd, State, Transaction, TransactionalId
 from wire.errors import ErrorCode, KafkaError
@@ -137,16 +137,17 @@ class Ends:
 
     def _commit(self, held: TransactionalId, transaction: Transaction, reply: Reply) -> None:
         def done(error: KafkaError | None) -> None:
-            if transaction.state is State.ABORTED:
-                # The verdict went against the client's wish: what is recorded of the id must say so too.
-                if held.last_end is not None:
-                    held.last_end = dataclasses.replace(held.last_end, committed=False)
-                self._store.apply(self._ids.record_ops(held))
             self._open.closed(held)
             reply(error)
 
         held.busy = True
-        self._ending.commit(transaction, self._ids.record_ops(held), done)
+        self._ending.commit(transaction, self._ids.record_ops(held), lambda: self._refused(held), done)
+
+    def _refused(self, held: TransactionalId) -> Sequence[Op]:
+        """The verdict goes against the client's wish: what is recorded of the id must say so too."""
+        if held.last_end is not None:
+            held.last_end = dataclasses.replace(held.last_end, committed=False)
+        return self._ids.record_ops(held)
 
     def _vote(self, held: TransactionalId, transaction: Transaction, reply: Reply) -> None:
         """A group's member: its EndTxn(commit) is a durable vote; the group decides (T10)."""
@@ -158,4 +159,4 @@ class Ends:
             reply(error)
 
         held.busy = True
-        self._ending.vote(transaction, self._ids.record_ops(held), done)
+        self._ending.vote(transaction, self._ids.record_ops(held), lambda: self._refused(held), done)

@@ -8,6 +8,7 @@ missing raises `CorruptStore` with the file and the position, a file of another 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import repeat
@@ -45,6 +46,10 @@ class Image:
     next_sequence: int = 1
     claimed_lsn: int = 0
     """How far the frames read call the log durable."""
+    known_lsn: int = 0
+    """The same, or what the caller knows."""
+    unclaimed: deque[tuple[int, int, int]] = field(default_factory=deque)
+    """(lsn, file number, position) of the batches above that."""
     snapshot_number: int = 0
     """0: there is none."""
     snapshot_lsn: int = 0
@@ -75,7 +80,7 @@ def load(folder: Folder, durable_lsn: int = 0) -> Image | None:
                 folder.path, 0, f"no file is left of it, and it was durable up to batch {durable_lsn}"
             )
         return None
-    image = Image()
+    image = Image(known_lsn=durable_lsn)
     if listing.snapshots:
         image.snapshot_number = listing.snapshots[-1]
         _load_snapshot(folder, image)
@@ -153,7 +158,7 @@ def _load_logs(folder: Folder, numbers: list[int], image: Image) -> None:
                 suspect = 0
                 claimed_lsn = 0
                 try:
-                    _replay(path, frame, image)
+                    _replay(path, number, frame, image)
                 except (ValueError, TypeError) as error:
                     raise _undecodable(path, frame, error) from error
             first = False
@@ -175,8 +180,12 @@ def _load_logs(folder: Folder, numbers: list[int], image: Image) -> None:
         image.torn = TornTail(path, tail.position, tail.dropped_bytes, reason)
 
 
-def _replay(path: str, frame: Frame, image: Image) -> None:
+def _replay(path: str, number: int, frame: Frame, image: Image) -> None:
     image.claimed_lsn = max(image.claimed_lsn, frame.durable_lsn)
+    if frame.durable_lsn > image.known_lsn:
+        image.known_lsn = frame.durable_lsn
+        while image.unclaimed and image.unclaimed[0][0] <= frame.durable_lsn:
+            image.unclaimed.popleft()
     if frame.kind == frames.MARK:
         return
     if frame.kind != frames.BATCH:
@@ -192,6 +201,8 @@ def _replay(path: str, frame: Frame, image: Image) -> None:
             raise CorruptStore(path, frame.position, f"batch {lsn} deletes {key}, which is not there")
     image.lsn = lsn
     image.batches += 1
+    if lsn > image.known_lsn:
+        image.unclaimed.append((lsn, number, frame.position))
 
 
 def _unpack(frame: Frame) -> Any:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from storage.disk import File
 from txn.metastore import frames
 from txn.metastore.files import Folder
-from txn.metastore.loading import Image, TornTail, load
+from txn.metastore.loading import READ_BYTES, Image, TornTail, load
 from txn.metastore.log import LogFile
 
 
@@ -93,11 +94,19 @@ def _remove_leftovers(folder: Folder, image: Image) -> list[str]:
 
 
 def _flush_logs(folder: Folder, image: Image) -> LogFile:
-    """Flush what was read: a killed process leaves bytes that were written and never flushed."""
+    """Flush what was read: a killed process leaves bytes that were written and never flushed.
+
+    What no flush is known to have covered is written anew before: where a flush has failed, the kernel may hold pages
+    for clean that never reached the device, and the next flush of the file would succeed without them.
+    """
     *before, last = image.log_ends
+    unclaimed: dict[int, int] = {}
+    for _, number, position in image.unclaimed:
+        unclaimed.setdefault(number, position)
     for number in before:
         file = folder.disk.open(folder.log_path(number))
         try:
+            _rewrite(file, unclaimed.get(number), image.log_ends[number])
             file.flush()
         finally:
             file.close()
@@ -106,8 +115,15 @@ def _flush_logs(folder: Folder, image: Image) -> LogFile:
     try:
         if image.torn is not None:
             file.truncate(end)
+        _rewrite(file, unclaimed.get(last), end)
         file.flush()
         return LogFile(last, file, end, allocated=file.size(), last_lsn=image.lsn)
     except OSError:
         file.close()
         raise
+
+
+def _rewrite(file: File, start: int | None, end: int) -> None:
+    """Write these bytes as they are; from None on there are none."""
+    for at in range(end if start is None else start, end, READ_BYTES):
+        file.pwritev([file.pread(min(READ_BYTES, end - at), at)], at)
