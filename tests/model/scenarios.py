@@ -194,10 +194,38 @@ def split(crashes: int = 1) -> World:
     return _begun(world)
 
 
+def retired_parent(crashes: int = 1, fails: int = 1) -> World:
+    """The split is done, its parent has not flushed yet, and the transaction goes on in the children: positions in all
+    three logs, flushed in every order (S1)."""
+    world = _arranged(World({"crash": crashes, "fail": fails}, ALL_CRASHES), 2, 1)
+    topic = world.node.topics.get("t")
+    assert topic is not None
+    parent = topic.ranges[0].active.path
+    writer = Writer(world, "a")
+    _script(
+        world,
+        [writer.send(0), writer.send(1), writer.send(0), writer.send(1), writer.end(True)],
+        [writer.again(True)],
+    )
+    _begun(world)
+    for _ in range(2):
+        world.act(("go", "0"))
+    answers: list[object] = []
+    world.node.layouts.split(topic, (1,), answers.append)
+    while not answers:
+        world.scheduler.run_ready()
+        for held in sorted(world.disk.held):
+            if held[1] != parent:
+                world.disk.complete(held)
+    assert len(topic.ranges) == 2
+    return world
+
+
 SCENARIOS: dict[str, Callable[..., World]] = {
     "parallel-prepare": parallel_prepare,
     "two-at-once": two_at_once,
     "settlement": settlement,
     "group": group,
     "split": split,
+    "retired-parent": retired_parent,
 }

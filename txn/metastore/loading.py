@@ -48,8 +48,10 @@ class Image:
     """How far the frames read call the log durable."""
     known_lsn: int = 0
     """The same, or what the caller knows."""
+    known_end: tuple[int, int] = (0, 0)
+    """File number and position up to which that is."""
     unclaimed: deque[tuple[int, int, int]] = field(default_factory=deque)
-    """(lsn, file number, position) of the batches above that."""
+    """(lsn, file number, end) of the batches above it."""
     snapshot_number: int = 0
     """0: there is none."""
     snapshot_lsn: int = 0
@@ -185,7 +187,7 @@ def _replay(path: str, number: int, frame: Frame, image: Image) -> None:
     if frame.durable_lsn > image.known_lsn:
         image.known_lsn = frame.durable_lsn
         while image.unclaimed and image.unclaimed[0][0] <= frame.durable_lsn:
-            image.unclaimed.popleft()
+            image.known_end = image.unclaimed.popleft()[1:]
     if frame.kind == frames.MARK:
         return
     if frame.kind != frames.BATCH:
@@ -201,8 +203,11 @@ def _replay(path: str, number: int, frame: Frame, image: Image) -> None:
             raise CorruptStore(path, frame.position, f"batch {lsn} deletes {key}, which is not there")
     image.lsn = lsn
     image.batches += 1
+    end = frame.position + frames.FRAME_HEADER_BYTES + len(frame.payload)
     if lsn > image.known_lsn:
-        image.unclaimed.append((lsn, number, frame.position))
+        image.unclaimed.append((lsn, number, end))
+    else:
+        image.known_end = number, end
 
 
 def _unpack(frame: Frame) -> Any:

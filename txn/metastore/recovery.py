@@ -100,13 +100,10 @@ def _flush_logs(folder: Folder, image: Image) -> LogFile:
     for clean that never reached the device, and the next flush of the file would succeed without them.
     """
     *before, last = image.log_ends
-    unclaimed: dict[int, int] = {}
-    for _, number, position in image.unclaimed:
-        unclaimed.setdefault(number, position)
     for number in before:
         file = folder.disk.open(folder.log_path(number))
         try:
-            _rewrite(file, unclaimed.get(number), image.log_ends[number])
+            _rewrite(file, _unknown_from(image, number), image.log_ends[number])
             file.flush()
         finally:
             file.close()
@@ -115,7 +112,7 @@ def _flush_logs(folder: Folder, image: Image) -> LogFile:
     try:
         if image.torn is not None:
             file.truncate(end)
-        _rewrite(file, unclaimed.get(last), end)
+        _rewrite(file, _unknown_from(image, last), end)
         file.flush()
         return LogFile(last, file, end, allocated=file.size(), last_lsn=image.lsn)
     except OSError:
@@ -123,7 +120,15 @@ def _flush_logs(folder: Folder, image: Image) -> LogFile:
         raise
 
 
-def _rewrite(file: File, start: int | None, end: int) -> None:
-    """Write these bytes as they are; from None on there are none."""
-    for at in range(end if start is None else start, end, READ_BYTES):
+def _unknown_from(image: Image, number: int) -> int:
+    """From where on a log file may hold what was never flushed."""
+    known_number, known_position = image.known_end
+    if number == known_number:
+        return known_position
+    return frames.HEADER_BYTES if number > known_number else image.log_ends[number]
+
+
+def _rewrite(file: File, start: int, end: int) -> None:
+    """Write these bytes as they are."""
+    for at in range(start, end, READ_BYTES):
         file.pwritev([file.pread(min(READ_BYTES, end - at), at)], at)
