@@ -63,6 +63,7 @@ def serve(data: str | None, listen: str | None, config_file: str | None, verbose
     from storage.real_disk import LockHeld
     from txn.metastore import MetaStoreError
     from txn.recovery import LostCommit
+    from wire.errors import KafkaError
 
     logging.basicConfig(
         level=logging.INFO if verbose else logging.WARNING,
@@ -79,6 +80,9 @@ def serve(data: str | None, listen: str | None, config_file: str | None, verbose
         raise click.ClickException(f"{config.data}: another sealog serves this folder ({error})") from error
     except (ForeignFolder, CorruptLog, MetaStoreError, LostCommit) as error:
         raise click.ClickException(f"{config.data}: {error}") from error
+    except KafkaError as error:
+        # Damage that was met by a reader: where the transactions of a log are looked for.
+        raise click.ClickException(f"{config.data}: {error.message}") from error
     except OSError as error:
         raise click.ClickException(str(error)) from error
 

@@ -15,6 +15,8 @@ from broker import data_folder, group_views
 from broker.broker_settings import BrokerSettings, Level
 from broker.compactor import Compactor, Worker
 from broker.config import BrokerConfig
+from broker.durable_ends import DurableEnds
+from broker.durable_note import DurableNote
 from broker.group_store import GroupStore
 from broker.groups import ConsumerConfig, GroupConfig, Groups, MigrationPolicy
 from broker.layout_controller import LayoutController
@@ -34,7 +36,7 @@ from storage.recovery import RecoveryReport
 from txn import keys
 from txn.coordinator import Coordinator, TxnConfig
 from txn.ending import Ending
-from txn.metastore import MetaStore, Options, Put, StoreFailed
+from txn.metastore import CorruptStore, MetaStore, Options, Put, StoreFailed
 from txn.offsets import GroupOffsets
 from txn.outcomes import forget_left_over
 from txn.partition import Partition
@@ -91,6 +93,7 @@ class Node:
         self.retention: Retention
         self.removals: Removals
         self.settled_files: SettledFiles
+        self.durable_ends: DurableEnds
         self.offsets: GroupOffsets
         self.coordinator: Coordinator
         self.groups: Groups
@@ -106,6 +109,7 @@ class Node:
             ForeignFolder, CorruptLog, CorruptStore, LostCommit: the folder cannot be served; says why.
         """
         data_folder.claim(self._disk)
+        self._durable_note = DurableNote(self._disk)
         self.store, report = MetaStore.open(
             self._disk,
             METADATA_FOLDER,
@@ -114,9 +118,14 @@ class Node:
             Options(
                 flush_linger_ms=self.config.flush_linger_ms, snapshot_log_bytes=self.config.snapshot_log_bytes
             ),
+            durable_lsn=self._durable_note.lsn,
         )
         if report.torn is not None:
             log.warning("metadata: %s", report.torn)
+        if report.created and self._disk.list("topics"):
+            raise CorruptStore(
+                METADATA_FOLDER, 0, "all of its files are missing, though the folder has topics"
+            )
         self._restore_settings()
         record = self.store.get(keys.NODE)
         before: dict[str, Any] = record.value if record else {}
@@ -217,6 +226,7 @@ class Node:
             self.scheduler,
             interval_ms=self.config.retention_check_interval_ms,
         )
+        self.durable_ends = DurableEnds(self.topics, self.store, self.scheduler, self._durable_note)
         lsn = self.store.apply([Put(keys.NODE, self._node_record)]).lsn
         self.store.when_durable(lsn, ready)
         return StartReport(term, nothing_lost, recovered, ranges)
@@ -376,11 +386,18 @@ class Node:
         self.retention.close()
         self.settled_files.close()
         self.removals.close()
+        self.durable_ends.close()
         self.layouts.stop()
         clean = self.topics.close()
         try:
             self._settlement.run()
+            self.durable_ends.note()
             self.store.apply([Put(keys.NODE, {**self._node_record, "clean": clean})])
         except StoreFailed as failure:
             log.error("not a clean stop: the metadata store has failed: %s", failure)
-        self.store.close(done)
+
+        def closed(error: Exception | None) -> None:
+            self._durable_note.close(self.store.durable_lsn)
+            done(error)
+
+        self.store.close(closed)

@@ -306,7 +306,7 @@ class Topics:
         """Remove a topic, its records and its files; `done` when that is durable. Transactions let go of it."""
         name = topic.name
         ops: list[Op] = [Delete(keys.topic(name)), Delete(keys.layout(name)), Delete(keys.log_starts(name))]
-        ops += more_ops
+        ops += [Delete(keys.durable_ends(name)), *more_ops]
         layout = self._store.get(keys.layout(topic.name))
         segments = [segment["id"] for segment in layout.value["segments"]] if layout else []
         try:
@@ -361,11 +361,13 @@ class Topics:
             layout = self._store.get(keys.layout(name))
             assert layout is not None, f"topic {name!r} has no layout: both are written in one batch"
             log_starts = self._store.get(keys.log_starts(name))
+            ends = self._store.get(keys.durable_ends(name))
             ranges, report = open_ranges(
                 self._disk,
                 self._scheduler,
                 segments=layouts.segments_of(layout.value),
                 log_start_offsets=log_starts.value if log_starts else None,
+                durable_ends=ends.value if ends else None,
                 **self._log_arguments(name, topic_id, config),
             )
             reports.append(report)

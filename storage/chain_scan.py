@@ -69,6 +69,8 @@ class Found:
     """An end mark stands at the end: only the rest of a footer is missing."""
     claim: int = 0
     """Above 0 proves that everything before this file was durable."""
+    own_claim: int = 0
+    """Up to here entries or a checkpoint of the file call it durable."""
     producers: bytes = b""
     """The producers' packed snapshot at its end; of all but the last segment."""
 
@@ -257,6 +259,7 @@ class ChainScan:
         self.report.bytes_scanned += scanner.position - position
         rest = scanner.rest()
         found.claim = max(found.claim, rest.claim)
+        found.own_claim = min(found.claim, scanner.position)
         if rest.proof:
             raise CorruptLog(
                 segment.path,

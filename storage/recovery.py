@@ -39,8 +39,18 @@ from wire.errors import KafkaError
 __all__ = ("Cut", "RecoveryReport", "create_range", "open_ranges")
 
 
+REWRITE_BYTES = 4 << 20
+
+
 class Recovery(ChainScan):
-    """A look at the files of a topic's ranges, and then their mending."""
+    """A look at the files of a topic's ranges, and then their mending.
+
+    What no flush is known to have covered is written anew before it is flushed: where a flush has failed, the kernel
+    may hold pages for clean that never reached the device, and the next flush of the file would succeed without them.
+    """
+
+    durable_ends: Mapping[int, int] = {}
+    """What the owner knows to have been durable, in bytes of each segment's file."""
 
     def mend(self) -> None:
         """Cut, flush, seal, clean up. A crash anywhere in here leaves files that the next start judges alike."""
@@ -62,7 +72,7 @@ class Recovery(ChainScan):
         if segment.state == "SEALED":
             if found.info.state != "SEALED":
                 # The process may have been killed before it flushed the trailer.
-                segment.file().flush()
+                self._rewrite(segment, segment.end, segment.file_size)
             return
         file = segment.file()
         cut = found.gap or found.torn
@@ -73,8 +83,19 @@ class Recovery(ChainScan):
             # end mark stays: half a cut could leave pieces of its footer behind, and nothing to explain them.
             file.truncate(segment.end)
             segment.allocated = segment.end
-        file.flush()
+        known = max(found.own_claim, self.durable_ends.get(segment.segment_id, 0))
+        self._rewrite(segment, known, segment.end)
         segment.durable_end = segment.end
+
+    def _rewrite(self, segment: Segment, start: int, end: int) -> None:
+        """Write these bytes as they are, and flush the file."""
+        file = self.disk.open(segment.path)
+        try:
+            for at in range(start, end, REWRITE_BYTES):
+                file.pwritev((file.pread(min(REWRITE_BYTES, end - at), at),), at)
+            file.flush()
+        finally:
+            file.close()
 
     def _seal(self, found: Found) -> None:
         segment = found.segment
@@ -113,11 +134,13 @@ def open_ranges(
     config: LogConfig | None = None,
     cache: SegmentCache | None = None,
     log_start_offsets: Mapping[int, int] | None = None,
+    durable_ends: Mapping[int, int] | None = None,
 ) -> tuple[list[RangeLog], RecoveryReport]:
     """Open the ranges of a topic, by first partition; the layout lists their segments, parents before children.
 
-    Blocks for reads and flushes. `term` is the new one. `log_start_offsets` are those the owner has moved. Files in
-    the folder that the layout does not name are removed.
+    Blocks for reads and flushes. `term` is the new one. `log_start_offsets` are those the owner has moved;
+    `durable_ends` says, per segment id, how many bytes of the file are known to have been durable. Files in the folder
+    that the layout does not name are removed.
     Segments whose footer is durable though the layout calls them ACTIVE come by `on_sealed`, in a later turn
     of the loop. Raises CorruptLog (UnknownFormat), naming file and position; OSError.
     """
@@ -129,10 +152,12 @@ def open_ranges(
     identity = RangeIdentity(directory, topic_id, ends[0].first, ends[-1].last, term)
     opening = Recovery(disk, identity, config, cache, scheduler.now_ms())
     try:
+        opening.durable_ends = durable_ends or {}
         opening.look(segments)
         for found in opening.found:
             if opening.is_tail(found) and found.segment.state == "SEALED":
                 raise CorruptLog(found.segment.path, 0, "the last segment of the range is sealed")
+        _check_durable_ends(opening)
         opening.mend()
         _apply_log_starts(opening, log_start_offsets or {})
     except BaseException:
@@ -151,6 +176,16 @@ def open_ranges(
             if found.segment.state == "SEALED" and found.info.state != "SEALED":
                 scheduler.call_soon(on_sealed, found.segment.segment_id, found.segment.end_offsets())
     return logs, opening.report
+
+
+def _check_durable_ends(opening: Recovery) -> None:
+    for found in opening.found:
+        segment = found.segment
+        noted = opening.durable_ends.get(segment.segment_id, 0)
+        if segment.state != "SEALED" and segment.end < noted:
+            cut = found.gap or found.torn
+            reason = cut.reason if cut is not None else "the entries end here"
+            raise CorruptLog(segment.path, segment.end, f"{reason}, but was durable up to byte {noted}")
 
 
 def _apply_log_starts(opening: Recovery, log_start_offsets: Mapping[int, int]) -> None:

@@ -23,6 +23,7 @@ TXN_OPS = "/txn-op/"
 TOPICS = "/topic/"
 LAYOUTS = "/layout/"
 LOG_STARTS = "/log-start/"
+DURABLE_ENDS = "/durable-end/"
 RESOLVED = "/resolved/"
 ABORTED = "/aborted/"
 GROUPS = "/group/"
@@ -76,6 +77,10 @@ def layout(name: str) -> str:
 
 def log_starts(name: str) -> str:
     return LOG_STARTS + name
+
+
+def durable_ends(topic: str) -> str:
+    return DURABLE_ENDS + topic
 
 
 def resolved(segment_id: int) -> str:

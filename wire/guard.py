@@ -2,8 +2,8 @@
 
 Guarantee: a message that its guard passed has no array count that its own bytes could not back, at most
 `MAX_ITEMS` array items and tagged fields in all, and ends where its body ends; nothing was allocated to find
-that out. kio's native reader trusts counts (a count of 2^34 aborts the process) and refuses tagged fields it
-does not know, which KIP-482 wants ignored; so those are cut out here.
+that out; nor has it null for an array that may not be null. kio's native reader trusts counts (a count of 2^34 aborts
+the process) and refuses tagged fields it does not know, which KIP-482 wants ignored; so those are cut out here.
 
 The walk is compiled once per message class into closures. Lengths and counts are all it looks at; whether
 values make sense is left to the decoder.
@@ -217,8 +217,9 @@ def _array_walk(field: FieldSchema, flexible: bool, skip: int) -> Walk:
             (count,) = _INT32(body, position)
             position += 4
         if count <= 0:
-            if count < -1:
-                raise MalformedRequest(f"an array of {count} items")
+            # kio reads null for any array, also where no handler expects it.
+            if count < -1 or (count == -1 and not field.nullable):
+                raise MalformedRequest(f"{field.name}: an array of {count} items")
             return position
         state.items_left -= count
         if state.items_left < 0 or count * smallest > len(body) - position:

@@ -76,7 +76,7 @@ def _flexible_guard(general: Guard, *, topic_ids: bool) -> Guard:
             size = body[0]
             position = (size or 1) + _ACKS_AND_TIMEOUT
             topics = body[position]
-            if size > _MANY or topics > _MANY:
+            if size > _MANY or not 0 < topics <= _MANY:
                 return general(body)
             position += 1
             for _ in range(topics - 1):
@@ -88,7 +88,7 @@ def _flexible_guard(general: Guard, *, topic_ids: bool) -> Guard:
                         return general(body)
                     position += size or 1
                 partitions = body[position]
-                if partitions > _MANY:
+                if not 0 < partitions <= _MANY:
                     return general(body)
                 position += 1
                 for _ in range(partitions - 1):

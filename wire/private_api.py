@@ -38,7 +38,7 @@ def decode_request(api_key: int, body: bytes | memoryview) -> Any:
     """
     try:
         return _REQUESTS[api_key].decode(body)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise MalformedRequest(str(error)) from None
 
 

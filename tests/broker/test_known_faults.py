@@ -173,6 +173,7 @@ def test_a_produce_that_comes_after_its_transaction(fenced_by: str, v2: bool, en
     world = world_with_topic()
     producer = started(world, v2=v2, timeout_ms=5_000)
     assert producer.send("t", {0: [b"a"]}) == {0: OK}
+    world.scheduler.advance(100)  # it is on the disk: no power cut may take it
     late = Caller.of(producer)
     if fenced_by == "timeout":
         world.scheduler.advance(6_000)

@@ -29,14 +29,15 @@ class Inode:
     """One file: `cached` as processes see it, `durable` as the device holds it, and the changes between the
     two."""
 
-    __slots__ = ("cached", "durable", "flushing", "pending", "unsure")
+    __slots__ = ("cached", "durable", "flushing", "lost", "pending")
 
     def __init__(self, content: bytes = b"") -> None:
         self.cached = bytearray(content)
         self.durable = bytearray(content)
         # (position, data) for a write, (size, None) for a change of size; in order
         self.pending: list[tuple[int, bytes | None]] = []
-        self.unsure = False  # a flush failed: what it covered may never become durable
+        # Of failed flushes: no later one writes it, unless it is written anew.
+        self.lost: list[tuple[int, bytes | None]] = []
         self.flushing = False
 
     def change(self, position: int, data: bytes | None) -> None:
@@ -49,8 +50,14 @@ class Inode:
             apply(self.durable, position, data)
         del self.pending[:count]
 
+    def lose(self, count: int) -> None:
+        """The flush of the first `count` pending changes failed. As on Linux, the pages count as clean from here on."""
+        self.lost += self.pending[:count]
+        del self.pending[:count]
+
     def after_crash(self, rng: random.Random, mode: str) -> bytes:
-        total = len(self.pending)
+        pending = self.lost + self.pending
+        total = len(pending)
         if mode == "random":
             mode = rng.choice(("none", "all", "prefix", "sectors", "sectors"))
         if mode == "none" or not total:
@@ -60,9 +67,9 @@ class Inode:
         if mode == "prefix":
             result = bytearray(self.durable)
             cut = rng.randrange(total)
-            for position, data in self.pending[:cut]:
+            for position, data in pending[:cut]:
                 apply(result, position, data)
-            position, data = self.pending[cut]
+            position, data = pending[cut]
             if data is not None:
                 end = rng.randrange(position, position + len(data) + 1) // SECTOR_BYTES * SECTOR_BYTES
                 apply(result, position, data[: max(0, end - position)])
@@ -72,7 +79,7 @@ class Inode:
         size_version = rng.randrange(total + 1)
         image = bytearray(max(len(self.cached), len(self.durable)))
         image[: len(self.durable)] = self.durable
-        for index, (position, data) in enumerate(self.pending):
+        for index, (position, data) in enumerate(pending):
             if data is None:
                 first, end = position, len(image)
                 data = bytes(max(0, end - first))
@@ -454,12 +461,8 @@ class SimDisk:
         try:
             self.meet("flush", path)
         except OSError:
-            # As Linux does: the pages count as clean from here on, so no later flush writes them.
-            inode.unsure = True
+            inode.lose(covered)
             raise
-        if inode.unsure:
-            # Only what a crash picks of it survives; claiming success is what makes a retried flush a lie.
-            return
         inode.settle(covered)
         self.flushes[path] += 1
 

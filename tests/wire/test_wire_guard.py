@@ -17,7 +17,7 @@ from wire.apis import APIS, ApiKey
 from wire.codec import MalformedRequest, build_request, decode_request, encode_request
 from wire.guard import guard_for
 from wire.guard_produce import produce_guard
-from wire.schema import message_class
+from wire.schema import fields_of, message_class
 
 FLEXIBLE = [api for api in served_versions() if APIS[api[0]].is_flexible(api[1])]
 PRODUCE_VERSIONS = range(3, 14)
@@ -102,6 +102,31 @@ def test_a_hostile_count_allocates_nothing(api_key: int, version: int, before: b
     finally:
         tracemalloc.stop()
     assert peak_bytes < 2_000_000
+
+
+NO_NULL_ARRAYS = [
+    (key, version, field.name)
+    for key, version in served_versions()
+    for field in fields_of(message_class(key, version, "request"))
+    if field.is_array and not field.nullable and field.tag is None
+]
+
+
+@pytest.mark.parametrize(("api_key", "version", "name"), NO_NULL_ARRAYS)
+def test_null_is_no_array_where_there_must_be_one(api_key: int, version: int, name: str) -> None:
+    """Handlers walk over it. Found by fuzzing: kio reads null for any array."""
+    body = bytearray(body_of(api_key, version, build_request(api_key, version, None, **{name: ()})))
+    assert getattr(decode_request(api_key, version, bytes(body)), name) == ()
+    null, empty = (b"\0", b"\1") if APIS[api_key].is_flexible(version) else (b"\xff" * 4, bytes(4))
+    refused = 0
+    for at in range(len(body)):
+        if body[at : at + len(empty)] == empty:
+            damaged = bytes(body[:at] + null + body[at + len(empty) :])
+            try:
+                assert getattr(decode_request(api_key, version, damaged), name) == ()
+            except MalformedRequest:
+                refused += 1
+    assert refused
 
 
 def test_many_small_items_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:

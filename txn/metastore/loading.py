@@ -8,6 +8,7 @@ missing raises `CorruptStore` with the file and the position, a file of another 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import repeat
@@ -45,6 +46,12 @@ class Image:
     next_sequence: int = 1
     claimed_lsn: int = 0
     """How far the frames read call the log durable."""
+    known_lsn: int = 0
+    """The same, or what the caller knows."""
+    known_end: tuple[int, int] = (0, 0)
+    """File number and position up to which that is."""
+    unclaimed: deque[tuple[int, int, int]] = field(default_factory=deque)
+    """(lsn, file number, end) of the batches above it."""
     snapshot_number: int = 0
     """0: there is none."""
     snapshot_lsn: int = 0
@@ -62,12 +69,20 @@ class Image:
         return sum(end - frames.HEADER_BYTES for end in self.log_ends.values())
 
 
-def load(folder: Folder) -> Image | None:
-    """Read the folder; None when no store was ever made in it."""
+def load(folder: Folder, durable_lsn: int = 0) -> Image | None:
+    """Read the folder; None when no store was ever made in it.
+
+    `durable_lsn`: what is known from elsewhere to have been durable. A file that is cut short loses what it said of
+    itself, too.
+    """
     listing = folder.list()
     if not listing.logs and not listing.snapshots:
+        if durable_lsn:
+            raise CorruptStore(
+                folder.path, 0, f"no file is left of it, and it was durable up to batch {durable_lsn}"
+            )
         return None
-    image = Image()
+    image = Image(known_lsn=durable_lsn)
     if listing.snapshots:
         image.snapshot_number = listing.snapshots[-1]
         _load_snapshot(folder, image)
@@ -78,6 +93,13 @@ def load(folder: Folder) -> Image | None:
         missing = next(number for number in expected if number not in numbers)
         raise CorruptStore(folder.log_path(missing), 0, "this file of the log is missing")
     _load_logs(folder, numbers, image)
+    if image.lsn < durable_lsn:
+        last = max(image.log_ends)
+        raise CorruptStore(
+            folder.log_path(last),
+            image.log_ends[last],
+            f"it ends with batch {image.lsn}, and was durable up to batch {durable_lsn}",
+        )
     return image
 
 
@@ -138,7 +160,7 @@ def _load_logs(folder: Folder, numbers: list[int], image: Image) -> None:
                 suspect = 0
                 claimed_lsn = 0
                 try:
-                    _replay(path, frame, image)
+                    _replay(path, number, frame, image)
                 except (ValueError, TypeError) as error:
                     raise _undecodable(path, frame, error) from error
             first = False
@@ -160,8 +182,12 @@ def _load_logs(folder: Folder, numbers: list[int], image: Image) -> None:
         image.torn = TornTail(path, tail.position, tail.dropped_bytes, reason)
 
 
-def _replay(path: str, frame: Frame, image: Image) -> None:
+def _replay(path: str, number: int, frame: Frame, image: Image) -> None:
     image.claimed_lsn = max(image.claimed_lsn, frame.durable_lsn)
+    if frame.durable_lsn > image.known_lsn:
+        image.known_lsn = frame.durable_lsn
+        while image.unclaimed and image.unclaimed[0][0] <= frame.durable_lsn:
+            image.known_end = image.unclaimed.popleft()[1:]
     if frame.kind == frames.MARK:
         return
     if frame.kind != frames.BATCH:
@@ -177,6 +203,11 @@ def _replay(path: str, frame: Frame, image: Image) -> None:
             raise CorruptStore(path, frame.position, f"batch {lsn} deletes {key}, which is not there")
     image.lsn = lsn
     image.batches += 1
+    end = frame.position + frames.FRAME_HEADER_BYTES + len(frame.payload)
+    if lsn > image.known_lsn:
+        image.unclaimed.append((lsn, number, end))
+    else:
+        image.known_end = number, end
 
 
 def _unpack(frame: Frame) -> Any:

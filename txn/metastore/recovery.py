@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from storage.disk import File
 from txn.metastore import frames
 from txn.metastore.files import Folder
-from txn.metastore.loading import Image, TornTail, load
+from txn.metastore.loading import READ_BYTES, Image, TornTail, load
 from txn.metastore.log import LogFile
 
 
@@ -41,9 +42,9 @@ class Recovered:
     report: RecoveryReport
 
 
-def recover(folder: Folder) -> Recovered:
-    """Raises `CorruptStore`, `UnknownFormat`, OSError."""
-    image = load(folder)
+def recover(folder: Folder, durable_lsn: int = 0) -> Recovered:
+    """Raises `CorruptStore`, `UnknownFormat`, OSError. `durable_lsn`: see `load`."""
+    image = load(folder, durable_lsn)
     created = image is None
     # What a killed process renamed may not be durable yet: make it so before anything is removed or relied
     # on.
@@ -93,11 +94,16 @@ def _remove_leftovers(folder: Folder, image: Image) -> list[str]:
 
 
 def _flush_logs(folder: Folder, image: Image) -> LogFile:
-    """Flush what was read: a killed process leaves bytes that were written and never flushed."""
+    """Flush what was read: a killed process leaves bytes that were written and never flushed.
+
+    What no flush is known to have covered is written anew before: where a flush has failed, the kernel may hold pages
+    for clean that never reached the device, and the next flush of the file would succeed without them.
+    """
     *before, last = image.log_ends
     for number in before:
         file = folder.disk.open(folder.log_path(number))
         try:
+            _rewrite(file, _unknown_from(image, number), image.log_ends[number])
             file.flush()
         finally:
             file.close()
@@ -106,8 +112,23 @@ def _flush_logs(folder: Folder, image: Image) -> LogFile:
     try:
         if image.torn is not None:
             file.truncate(end)
+        _rewrite(file, _unknown_from(image, last), end)
         file.flush()
         return LogFile(last, file, end, allocated=file.size(), last_lsn=image.lsn)
     except OSError:
         file.close()
         raise
+
+
+def _unknown_from(image: Image, number: int) -> int:
+    """From where on a log file may hold what was never flushed."""
+    known_number, known_position = image.known_end
+    if number == known_number:
+        return known_position
+    return frames.HEADER_BYTES if number > known_number else image.log_ends[number]
+
+
+def _rewrite(file: File, start: int, end: int) -> None:
+    """Write these bytes as they are."""
+    for at in range(start, end, READ_BYTES):
+        file.pwritev([file.pread(min(READ_BYTES, end - at), at)], at)

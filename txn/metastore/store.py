@@ -84,16 +84,25 @@ class MetaStore:
 
     @classmethod
     def open(
-        cls, disk: Disk, directory: str, schema: Schema, scheduler: Scheduler, options: Options | None = None
+        cls,
+        disk: Disk,
+        directory: str,
+        schema: Schema,
+        scheduler: Scheduler,
+        options: Options | None = None,
+        *,
+        durable_lsn: int = 0,
     ) -> tuple[Self, RecoveryReport]:
         """Open the store in `directory`, or make one there. Blocks while it reads.
+
+        `durable_lsn`: the caller knows that all up to this batch was durable; a store that ends before is refused.
 
         Raises `CorruptStore`, `UnknownFormat`, OSError, and whatever an index's key function raises. One
         process at a time may have it open: the caller sees to that.
         """
         folder = Folder(disk, directory)
         with _no_collection():
-            recovered = recover(folder)
+            recovered = recover(folder, durable_lsn)
             store = cls(folder, schema, scheduler, options or Options(), recovered)
         return store, recovered.report
 
