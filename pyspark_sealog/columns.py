@@ -21,14 +21,13 @@ from pyspark.sql.types import (
 )
 
 from pyspark_sealog.cluster import TopicPartition
+from pyspark_sealog.ddl import parse_schema
 from pyspark_sealog.decode import Records
 from pyspark_sealog.errors import OptionError
 from pyspark_sealog.json_column import parse_json
 from pyspark_sealog.options import Format, SourceOptions
 
-HEADERS: Final = ArrayType(
-    StructType([StructField("key", StringType()), StructField("value", BinaryType())])
-)
+HEADERS: Final = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 _FIXED: Final[dict[str, DataType]] = {
     "topic": StringType(),
     "partition": IntegerType(),
@@ -60,14 +59,9 @@ def _type(format_: Format, schema: str, option: str) -> DataType:
     if format_ == "string":
         return StringType()
     try:
-        if schema.lstrip().startswith("{"):
-            import json
-
-            return StructType.fromJson(json.loads(schema))
-        parsed = StructType.fromDDL(schema)
-    except Exception as error:  # noqa: BLE001 - Spark's parser raises what it likes
+        return parse_schema(schema)
+    except (ValueError, KeyError) as error:
         raise OptionError(f"option {option}: {schema!r} is no schema: {error}") from None
-    return parsed
 
 
 class ColumnMaker:

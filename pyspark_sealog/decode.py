@@ -108,6 +108,8 @@ def _decode(
     if ((offset_deltas < 0) | (offset_deltas > last)).any():
         raise _corrupt("an offset outside its batch")
     offsets = of_batch([header.base_offset for header, _ in group]) + offset_deltas
+    if (np.diff(offsets) <= 0).any():
+        raise _corrupt("offsets do not rise")
     by_broker = of_batch([header.has_log_append_time for header, _ in group])
     timestamps = of_batch(
         [header.max_timestamp if header.has_log_append_time else header.base_timestamp for header, _ in group]
@@ -141,8 +143,7 @@ def _record_bounds(
 ) -> tuple[Ints, Ints]:
     """Where each record begins, behind its length, and where it ends.
 
-    Where a record ends is known only from its length, so this one column is read record by record; a run of records of
-    one size is taken in one step.
+    Where a record ends is known only from its length, so this one column is read record by record.
     """
     starts: list[int] = []
     ends: list[int] = []

@@ -7,8 +7,6 @@ Spark's from_json in its permissive mode.
 from __future__ import annotations
 
 import json
-from typing import Any
-
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
@@ -30,21 +28,13 @@ def parse_json(texts: pa.BinaryArray, type_: pa.StructType) -> pa.StructArray:
         return _one_by_one(texts, type_)
     if table.num_rows != len(texts):
         return _one_by_one(texts, type_)
-    table = table.combine_chunks()
-    columns = [
-        table.column(field.name).combine_chunks() if table.num_rows else pa.array([], field.type)
-        for field in type_
-    ]
-    flat = [column.chunk(0) if isinstance(column, pa.ChunkedArray) else column for column in columns]
+    flat = [pa.concat_arrays(table.column(field.name).chunks) for field in type_]
     return pa.StructArray.from_arrays(flat, fields=list(type_), mask=missing if missing.true_count else None)
 
 
 def _one_by_one(texts: pa.BinaryArray, type_: pa.StructType) -> pa.StructArray:
     """Slower, but a text that does not fit spoils its own row alone."""
-    rows: list[Any] = []
-    for text in texts.to_pylist():
-        rows.append(_row(text, type_))
-    return pa.concat_arrays(rows)
+    return pa.concat_arrays([_row(text, type_) for text in texts.to_pylist()])
 
 
 def _row(text: bytes | None, type_: pa.StructType) -> pa.StructArray:

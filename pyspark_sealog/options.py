@@ -184,7 +184,9 @@ def _where(ours: Mapping[str, str], side: str, default: int) -> Where:
     if text.strip().lower() in ("earliest", "latest"):
         return Where(offset=EARLIEST if text.strip().lower() == "earliest" else LATEST)
     if not text.strip().startswith("{"):
-        raise OptionError(f'option {name}: {text!r} is not earliest, latest, or like {{"topic": {{"0": 23}}}}')
+        raise OptionError(
+            f'option {name}: {text!r} is not earliest, latest, or like {{"topic": {{"0": 23}}}}'
+        )
     return Where(offsets=_at_least(name, _by_partition(name, text), EARLIEST))
 
 

@@ -15,10 +15,15 @@ _SEED: Final = 0x9747B28C
 def murmur2(keys: pa.BinaryArray) -> NDArray[np.uint32]:
     """Kafka's hash of each key, for all keys side by side: the first four bytes of each, the second, and so on."""
     count = len(keys)
-    bounds = np.frombuffer(keys.buffers()[1], dtype=np.int32)[keys.offset : keys.offset + count + 1].astype(np.int64)
+    bounds = np.frombuffer(keys.buffers()[1], dtype=np.int32)[keys.offset : keys.offset + count + 1].astype(
+        np.int64
+    )
     source = keys.buffers()[2]
     data = np.concatenate(
-        [np.frombuffer(source, dtype=np.uint8) if source is not None else np.empty(0, np.uint8), np.zeros(4, np.uint8)]
+        [
+            np.frombuffer(source, dtype=np.uint8) if source is not None else np.empty(0, np.uint8),
+            np.zeros(4, np.uint8),
+        ]
     )
     starts, lengths = bounds[:-1], bounds[1:] - bounds[:-1]
     with np.errstate(over="ignore"):

@@ -91,7 +91,10 @@ def _by_time(
 
 
 def checked_ranges(
-    cluster: Cluster, options: SourceOptions, start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]
+    cluster: Cluster,
+    options: SourceOptions,
+    start: Mapping[TopicPartition, int],
+    end: Mapping[TopicPartition, int],
 ) -> list[OffsetRange]:
     """The ranges between two sets of offsets, cut for the tasks, as far as the broker still has their records.
 
@@ -115,7 +118,8 @@ def checked_ranges(
             first = earliest[part]
         if stop > latest[part]:
             _lost(
-                options, f"{part} ends at {latest[part]}, before offset {stop}: was the topic deleted and made anew?"
+                options,
+                f"{part} ends at {latest[part]}, before offset {stop}: was the topic deleted and made anew?",
             )
             stop = latest[part]
         if first > stop and first != start.get(part):

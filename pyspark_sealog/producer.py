@@ -98,9 +98,7 @@ class Producer:
 
         self._cluster.retrying(f"writing as {self._transactional_id}", finish, give_up_on_unknown_topic=False)
 
-    def _refused(
-        self, answer: Any, batches: Sequence[Outgoing]
-    ) -> tuple[list[Outgoing], KafkaError | None]:
+    def _refused(self, answer: Any, batches: Sequence[Outgoing]) -> tuple[list[Outgoing], KafkaError | None]:
         """The batches that must be sent again, and why. Raises where there is no sense in that."""
         codes = {
             TopicPartition(topic.name, one.index): (one.error_code, one.error_message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -62,7 +63,7 @@ def split(ranges: Sequence[OffsetRange], at_least: int, longest: int) -> list[Of
     Ranges are cut into equal parts, the longer ones into more; empty ones are left out.
     """
     ranges = [one for one in ranges if len(one)]
-    pieces = {one: 1 for one in ranges}
+    pieces = dict.fromkeys(ranges, 1)
     if longest:
         pieces = {one: math.ceil(len(one) / longest) for one in ranges}
     missing = at_least - sum(pieces.values())
@@ -75,5 +76,5 @@ def split(ranges: Sequence[OffsetRange], at_least: int, longest: int) -> list[Of
     for one in ranges:
         count = pieces[one]
         bounds = [one.start + len(one) * n // count for n in range(count + 1)]
-        out += [OffsetRange(one.part, a, b) for a, b in zip(bounds, bounds[1:], strict=False)]
+        out += [OffsetRange(one.part, a, b) for a, b in itertools.pairwise(bounds)]
     return out

@@ -36,7 +36,9 @@ class RangePartition(InputPartition):
         self.range = range_
 
 
-def read_range(options: SourceOptions, schema: StructType, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+def read_range(
+    options: SourceOptions, schema: StructType, partition: InputPartition
+) -> Iterator[pa.RecordBatch]:
     """Raises SealogError or KafkaError."""
     assert isinstance(partition, RangePartition)
     if partition.range is None:

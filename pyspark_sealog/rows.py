@@ -103,9 +103,7 @@ class Distributor:
         for code, topic in enumerate(names.dictionary.to_pylist()):
             yield topic, np.flatnonzero(codes == code)
 
-    def _partitions(
-        self, topic: str, keys: pa.Array | None, given: pa.Array | None, rows: int
-    ) -> np.ndarray:
+    def _partitions(self, topic: str, keys: pa.Array | None, given: pa.Array | None, rows: int) -> np.ndarray:
         count = self._count(topic)
         chosen = np.full(rows, -1, dtype=np.int32)
         if given is not None:

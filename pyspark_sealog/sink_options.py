@@ -32,11 +32,15 @@ def sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
         raise OptionError("option sinkId has 1 to 200 characters")
     batch_id = whole(ours, "batchId", 0) if "batchid" in ours else None
     if streaming and batch_id is not None:
-        raise OptionError("option batchId is for batch writes alone: a streaming query has batch ids of its own")
+        raise OptionError(
+            "option batchId is for batch writes alone: a streaming query has batch ids of its own"
+        )
     if batch_id is not None and sink_id is None:
         raise OptionError("option batchId needs sinkId: the two together name what is written once")
     if not streaming and sink_id is not None and batch_id is None:
-        raise OptionError("option sinkId of a batch write needs batchId: the two together name what is written once")
+        raise OptionError(
+            "option sinkId of a batch write needs batchId: the two together name what is written once"
+        )
     topic = ours.get("topic")
     if topic == "":
         raise OptionError("option topic is empty")

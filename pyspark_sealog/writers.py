@@ -195,9 +195,7 @@ def commit(messages_: Sequence[WriterCommitMessage | None], options: SinkOptions
         return
     attempt = written[0].attempt
     winners = tuple(one.member for one in written if one.member is not None)
-    request = messages.Commit(
-        sink=attempt.sink, batch=attempt.batch, attempt=attempt.name, members=winners
-    )
+    request = messages.Commit(sink=attempt.sink, batch=attempt.batch, attempt=attempt.name, members=winners)
     with Cluster(options.client) as cluster:
         try:
             answer = cluster.ask(request)
@@ -236,7 +234,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
         assert context is not None
         query, run, batch = (context.getLocalProperty(name) for name in (_QUERY_ID, _RUN_ID, _BATCH_ID))
         if query is None or batch is None:
-            raise SealogError("the task does not know its query and batch: is this a streaming query of Spark 4.2?")
+            raise SealogError(
+                "the task does not know its query and batch: is this a streaming query of Spark 4.2?"
+            )
         sink = self._options.sink_id or query
         attempt = Attempt(sink, int(batch), f"{query}/{run or query}", self._generation)
         return TaskWriter(self._options, attempt).write(iterator)
