@@ -7,6 +7,7 @@ Spark's from_json in its permissive mode.
 from __future__ import annotations
 
 import json
+
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj

@@ -1,6 +1,6 @@
 """`format("sealog_faulty")`: the sink, with a fault that is really made at a place that the test names.
 
-Option `fault` is NAME or NAME:ARGUMENT, option `fault_file` a file that exists once the fault was made: it is made once.
+Option `fault` is NAME or NAME:ARGUMENT, option `fault_file` a file that exists once the fault was made, once alone.
 Nothing of the sink itself is changed: the faults happen before, between and behind its own steps.
 """
 
@@ -79,8 +79,6 @@ class Fault:
             # So slow that Spark starts a speculative twin, which wins; this one then writes on.
             wait_for(self.file.with_suffix(".committed"), 90.0)
             self.file.with_suffix(".writes-on").touch()
-        if self.due("hold"):
-            wait_for(self.file.with_suffix(".go"), 90.0)
 
 
 class FaultyStreamWriter(StreamWriter):
@@ -100,6 +98,8 @@ class FaultyStreamWriter(StreamWriter):
         fault = self.fault
         if fault.due("kill-driver-before-commit"):
             kill_and_wait(driver_pid())
+        if fault.due("hold-commit"):
+            wait_for(fault.file.with_suffix(".go"), 200.0)
         if fault.due("kill-broker-in-commit"):
             pid, delay_ms = map(float, fault.argument.split(","))
             Thread(target=lambda: (time.sleep(delay_ms / 1000), os.kill(int(pid), signal.SIGKILL))).start()

@@ -32,6 +32,7 @@ def make_session(master: str, folder: Path, **conf: str) -> SparkSession:
         .config("spark.sql.warehouse.dir", str(folder))
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.python.daemon.module", "pyspark_sealog.daemon")
         .config("spark.sql.streaming.pollingDelay", "5ms")
         .config("spark.sql.streaming.noDataMicroBatches.enabled", "false")
     )

@@ -114,6 +114,7 @@ def test_the_broker_is_killed_inside_commits(
                 )
                 broker.end()
                 broker.start()
+                topics.forget()
                 query.awaitTermination()
                 assert numbers_seen(topics, target) == [*range(100 * (turn + 1))]
                 topics.numbers(source, range(100 * (turn + 1), 100 * (turn + 2)))

@@ -3,8 +3,6 @@
 import importlib.util
 import os
 
-import pytest
-
 from tests.support.left_out import leave_out
 from tests.support.toolchains import HEADING
 
