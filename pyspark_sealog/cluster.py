@@ -83,6 +83,18 @@ class Cluster:
 
         return self.retrying("looking up topics", ask, give_up_on_unknown_topic=False) if names else {}
 
+    def create_topic(self, name: str, partitions: int) -> None:
+        """Make a topic, unless it exists. Raises KafkaError."""
+
+        def ask() -> None:
+            topic = {"name": name, "num_partitions": partitions, "replication_factor": 1}
+            answer = self.bootstrap().call(ApiKey.CREATE_TOPICS, topics=[topic], timeout=30_000)
+            made = answer.topics[0]
+            if made.error_code not in (ErrorCode.none, ErrorCode.topic_already_exists):
+                raise KafkaError(made.error_code, made.error_message)
+
+        self.retrying(f"creating topic {name!r}", ask)
+
     def list_offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Offsets by timestamp in milliseconds, EARLIEST or LATEST; -1 where no record is that late.
 

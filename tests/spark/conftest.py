@@ -5,6 +5,7 @@ Without Java or PySpark these tests are left out, and listed; under SEALOG_REQUI
 
 import importlib.util
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,7 +27,7 @@ if MISSING:
 else:
     from pyspark.sql import SparkSession
 
-    from tests.spark.spark_world import Topics, make_session
+    from tests.spark.spark_world import Topics, connector_jars, make_session
 
 
 @pytest.fixture(scope="session")
@@ -40,7 +41,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     require_program("java", "Spark cannot be tested")
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join([str(CHECKOUT), os.environ.get("PYTHONPATH", "")])
-    session = make_session("local[2,4]", tmp_path_factory.mktemp("warehouse"))
+    # The stock connector's jars are there from the start where they can be got: its tests share this session.
+    jars = ",".join(map(str, connector_jars())) if shutil.which("mvn") else ""
+    session = make_session("local[2,4]", tmp_path_factory.mktemp("warehouse"), spark__jars=jars)
     yield session
     session.stop()
 

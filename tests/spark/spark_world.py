@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark_sealog.cluster import Cluster, TopicPartition
 from pyspark_sealog.decode import Batch, cut, decode
 from pyspark_sealog.settings import client_settings
+from tests.support.java import CACHE, CHECKOUT, jars
 from wire.apis import ApiKey
 from wire.errors import ErrorCode
 from wire.records import Record, build_batch
@@ -43,6 +44,12 @@ def make_session(master: str, folder: Path, **conf: str) -> SparkSession:
     return session
 
 
+def connector_jars() -> list[Path]:
+    """Spark's own Kafka connector and what it needs beside PySpark, fetched once."""
+    pom = CHECKOUT / "tests" / "support" / "spark" / "pom.xml"
+    return sorted(jars(pom, CACHE / "spark-kafka").glob("*.jar"))
+
+
 def wait_until(what: str, condition: Callable[[], bool], timeout_s: float = 120.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
@@ -61,12 +68,7 @@ class Topics(Cluster):
 
     def create(self, partitions: int = 1, word: str = "topic") -> str:
         name = self.name(word)
-        answer = self.bootstrap().call(
-            ApiKey.CREATE_TOPICS,
-            topics=[{"name": name, "num_partitions": partitions, "replication_factor": 1}],
-            timeout=30_000,
-        )
-        assert answer.topics[0].error_code is ErrorCode.none, answer
+        self.create_topic(name, partitions)
         return name
 
     def append(
