@@ -1,8 +1,9 @@
-"""One blocking connection to a broker: whole requests out, whole answers in, in order."""
+"""One blocking connection to a broker: whole requests out, whole answers in."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import socket
 from typing import Any, Final
 
@@ -24,6 +25,10 @@ VERSIONS: Final = {
 """Produce 12 and EndTxn 5 are transactions v2 (KIP-890): no partition is added by a request of its own."""
 
 
+_correlation_ids: Final = itertools.count(1)
+"""Of all connections together: an answer that a broken connection owed is never taken for another's."""
+
+
 class Connection:
     """Every call raises OSError when the connection breaks or an answer takes longer than `timeout_s`."""
 
@@ -31,8 +36,8 @@ class Connection:
         self._socket = socket.create_connection((host, port), timeout_s)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._client_id = client_id
-        self._sent = 0
-        self._received = 0
+        self._owed: set[int] = set()
+        self._arrived: dict[int, memoryview] = {}
         self.address = f"{host}:{port}"
 
     def close(self) -> None:
@@ -40,40 +45,39 @@ class Connection:
             self._socket.close()
 
     def call(self, key: ApiKey, /, **fields: Any) -> Any:
-        """Ask and wait. Answers still under way must have been received before."""
-        self.send(key, **fields)
-        return self.receive(key)
+        """Ask and wait."""
+        return self.receive(key, self.send(key, **fields))
 
-    def send(self, key: ApiKey, /, **fields: Any) -> None:
-        """Ask without waiting; `receive` gets the answers in the order of the questions."""
-        version = VERSIONS[key]
-        self._sent += 1
+    def send(self, key: ApiKey, /, **fields: Any) -> int:
+        """Ask without waiting; the number under which `receive` gets the answer."""
+        version, number = VERSIONS[key], next(_correlation_ids) & 0x7FFFFFFF
         entity = codec.build_request(key, version, None, **fields)
-        self._socket.sendall(codec.encode_request(key, version, self._sent, self._client_id, entity))
+        self._socket.sendall(codec.encode_request(key, version, number, self._client_id, entity))
+        self._owed.add(number)
+        return number
 
-    def receive(self, key: ApiKey) -> Any:
-        correlation_id, answer = codec.decode_response(key, VERSIONS[key], self._frame())
-        self._check(correlation_id)
-        return answer
+    def receive(self, key: ApiKey, number: int) -> Any:
+        """The answer to a question that was sent on this connection; others may be asked in between."""
+        return codec.decode_response(key, VERSIONS[key], self._frame(number))[1]
 
     def ask(self, key: ApiKey, request: private_api.Request) -> Any:
         """One call of sealog's own. Raises KafkaError for a refusal."""
-        self._sent += 1
-        self._socket.sendall(private_api.encode_request(key, self._sent, self._client_id, request))
-        correlation_id, answer = private_api.decode_response(key, self._frame())
-        self._check(correlation_id)
+        number = next(_correlation_ids) & 0x7FFFFFFF
+        self._socket.sendall(private_api.encode_request(key, number, self._client_id, request))
+        self._owed.add(number)
+        answer = private_api.decode_response(key, self._frame(number))[1]
         if answer.error:
             raise KafkaError(answer.error_code, answer.message)
         return answer
 
-    def _check(self, correlation_id: int) -> None:
-        self._received += 1
-        if correlation_id != self._received:
-            raise OSError(f"{self.address} answered request {correlation_id}, not {self._received}")
-
-    def _frame(self) -> memoryview:
-        size = int.from_bytes(self._exactly(4), "big")
-        return self._exactly(size).toreadonly()
+    def _frame(self, number: int) -> memoryview:
+        if number not in self._owed:
+            raise OSError(f"request {number} was sent on a connection that broke")
+        while number not in self._arrived:
+            frame = self._exactly(int.from_bytes(self._exactly(4), "big")).toreadonly()
+            self._arrived[int.from_bytes(frame[:4], "big")] = frame
+        self._owed.remove(number)
+        return self._arrived.pop(number)
 
     def _exactly(self, size_bytes: int) -> memoryview:
         frame = memoryview(bytearray(size_bytes))

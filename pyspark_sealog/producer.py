@@ -7,6 +7,7 @@ sent again under its sequence number.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, NoReturn
 
 from pyspark_sealog.cluster import Cluster, TopicPartition
@@ -26,14 +27,21 @@ class Outgoing(NamedTuple):
     batch: bytes
 
 
+@dataclass(slots=True)
+class _UnderWay:
+    """A request without an answer yet, all of it for one broker; `number` is None where it must be sent again."""
+
+    batches: list[Outgoing]
+    number: int | None
+
+
 class Producer:
     """`init`, then `send` as often as wanted, then `end`."""
 
     def __init__(self, cluster: Cluster, transactional_id: str) -> None:
         self._cluster = cluster
         self._transactional_id = transactional_id
-        self._address: tuple[str, int] | None = None
-        self._under_way: tuple[tuple[str, int], list[Outgoing]] | None = None
+        self._under_way: _UnderWay | None = None
         self.member = Member(transactional_id, -1, -1)
         self.sequences: dict[TopicPartition, int] = {}
 
@@ -53,23 +61,22 @@ class Producer:
         for one in outgoing:
             leader = self._cluster.retrying(f"leader of {one.part}", lambda part=one.part: self._leader(part))  # type: ignore[misc]
             by_leader.setdefault(leader, []).append(one)
-        for number, (address, batches) in enumerate(by_leader.items()):
-            if number:
-                self.flush()
+        for batches in by_leader.values():
+            self.flush()
             try:
-                self._start(address, batches)
-            except OSError:
-                self._cluster.forget()
-            self._under_way = (address, batches)
+                number = self._start(batches)
+            except (OSError, KafkaError):
+                number = None  # `flush` sends it, and waits for a broker that is away
+            self._under_way = _UnderWay(batches, number)
 
     def _leader(self, part: TopicPartition) -> tuple[str, int]:
         return self._cluster.leader(part)
 
-    def _start(self, address: tuple[str, int], batches: Sequence[Outgoing]) -> None:
+    def _start(self, batches: Sequence[Outgoing]) -> int:
         topics: dict[str, list[dict[str, Any]]] = {}
         for part, batch in batches:
             topics.setdefault(part.topic, []).append({"index": part.partition, "records": batch})
-        self._cluster.connection(address).send(
+        return self._cluster.connection(self._leader(batches[0].part)).send(
             ApiKey.PRODUCE,
             transactional_id=self._transactional_id,
             acks=-1,
@@ -81,18 +88,15 @@ class Producer:
         """Wait for the answer to the request that is under way. Raises SealogError or KafkaError."""
         if self._under_way is None:
             return
-        address, left = self._under_way
-        self._under_way = None
-        started = True
+        under_way, self._under_way = self._under_way, None
 
         def finish() -> None:
-            nonlocal left, started, address
-            if not started:
-                address = self._cluster.leader(left[0].part)
-                self._start(address, left)
-            started = False
-            answer = self._cluster.connection(address).receive(ApiKey.PRODUCE)
-            left, refused = self._refused(answer, left)
+            number, under_way.number = under_way.number, None
+            if number is None:
+                number = self._start(under_way.batches)
+            connection = self._cluster.connection(self._leader(under_way.batches[0].part))
+            answer = connection.receive(ApiKey.PRODUCE, number)
+            under_way.batches, refused = self._refused(answer, under_way.batches)
             if refused is not None:
                 raise refused
 

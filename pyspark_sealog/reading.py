@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from pyspark_sealog.cluster import EARLIEST, Cluster, TopicPartition
+from pyspark_sealog.cluster import EARLIEST, Cluster
 from pyspark_sealog.columns import ColumnMaker
 from pyspark_sealog.decode import Batch, cut, decode
 from pyspark_sealog.errors import DataLossError, SealogError
@@ -66,21 +66,19 @@ class _Fetcher:
         position = self.range.start
         progress_at = time.monotonic()
         timeout_s = self.cluster.settings.api_timeout_s
-        asked = False
+        asked: int | None = None
         while position < self.range.end:
             try:
-                answer, asked = self._next(position, asked)
+                answer = self._next(position, asked)
             except KafkaError as error:
                 if error.code is not ErrorCode.offset_out_of_range:
                     raise
-                position = self._behind_the_gap(position)
-                asked = False
+                position, asked = self._behind_the_gap(position), None
                 continue
+            asked = None
             batches = cut(answer.records or b"", check_crcs=self.cluster.settings.check_crcs)
             batches = [batch for batch in batches if batch.header.last_offset >= position]
             if not batches:
-                if answer.records and len(answer.records) > self.cluster.settings.fetch_bytes:
-                    raise SealogError(f"{self.range.part}: no whole batch at offset {position}")
                 if time.monotonic() - progress_at > timeout_s:
                     raise SealogError(
                         f"{self.range.part}: nothing came for offset {position} within {timeout_s:g} s"
@@ -92,35 +90,32 @@ class _Fetcher:
             yield batches, first
             progress_at = time.monotonic()
 
-    def _next(self, position: int, asked: bool) -> tuple[Any, bool]:
-        if asked:
-            try:
-                return self._receive(), False
-            except OSError:
-                self.cluster.forget()
+    def _next(self, position: int, asked: int | None) -> Any:
+        """The answer that is under way, or else a new one."""
+        number = asked
 
         def call() -> Any:
-            self._send(position)
-            return self._receive()
+            nonlocal number
+            ours, number = number, None
+            return self._receive(self._send(position) if ours is None else ours)
 
-        return self.cluster.retrying(f"reading {self.range.part}", call), False
+        return self.cluster.retrying(f"reading {self.range.part}", call)
 
-    def _ask_ahead(self, position: int) -> bool:
+    def _ask_ahead(self, position: int) -> int | None:
         try:
-            self._send(position)
+            return self._send(position)
         except (OSError, KafkaError):
             self.cluster.forget()
-            return False
-        return True
+            return None
 
-    def _send(self, position: int) -> None:
+    def _send(self, position: int) -> int:
         settings, part = self.cluster.settings, self.range.part
         partition = {
             "partition": part.partition,
             "fetch_offset": position,
             "partition_max_bytes": settings.fetch_bytes,
         }
-        self.cluster.connection(self.cluster.leader(part)).send(
+        return self.cluster.connection(self.cluster.leader(part)).send(
             ApiKey.FETCH,
             replica_id=-1,
             max_wait=settings.fetch_max_wait_ms,
@@ -130,8 +125,9 @@ class _Fetcher:
             topics=[{"topic": part.topic, "partitions": [partition]}],
         )
 
-    def _receive(self) -> Any:
-        answer = self.cluster.connection(self.cluster.leader(self.range.part)).receive(ApiKey.FETCH)
+    def _receive(self, number: int) -> Any:
+        connection = self.cluster.connection(self.cluster.leader(self.range.part))
+        answer = connection.receive(ApiKey.FETCH, number)
         if answer.error_code is not ErrorCode.none:
             raise KafkaError(answer.error_code, f"reading {self.range.part}")
         one = answer.responses[0].partitions[0]
@@ -148,6 +144,3 @@ class _Fetcher:
                 "With failOnDataLoss=false the query goes on with what is there."
             )
         return min(earliest, self.range.end)
-
-
-__all__ = ("RangePartition", "TopicPartition", "read_range")

@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 from pyspark_sealog.cluster import Cluster
 from pyspark_sealog.encode import encode
 from pyspark_sealog.errors import SealogError
+from pyspark_sealog.member_ids import MemberIds
 from pyspark_sealog.producer import Outgoing, Producer
 from pyspark_sealog.rows import Distributor, check_schema
 from pyspark_sealog.sink_options import SinkOptions
@@ -30,6 +31,8 @@ from wire import group_transactions as messages
 from wire.errors import ErrorCode, KafkaError
 
 _log = logging.getLogger(__name__)
+
+_member_ids: Final = MemberIds()
 
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
@@ -76,7 +79,8 @@ class TaskWriter:
         if first is None:
             return Written(self._attempt, None, 0)
         with Cluster(self._options.client) as cluster:
-            producer = Producer(cluster, f"spark-{self._attempt.sink[:100]}-{uuid.uuid4().hex}")
+            name = _member_ids.take(self._attempt.sink, self._attempt.batch)
+            producer = Producer(cluster, name)
             producer.init()
             if not self._enlist(cluster, producer):
                 for _ in batches:
@@ -88,6 +92,7 @@ class TaskWriter:
             except BaseException:
                 self._discard(producer)
                 raise
+            _member_ids.voted(self._attempt.sink, self._attempt.batch, name)
             return Written(self._attempt, producer.member, rows)
 
     def _enlist(self, cluster: Cluster, producer: Producer) -> bool:
@@ -198,6 +203,8 @@ def commit(messages_: Sequence[WriterCommitMessage | None], options: SinkOptions
     request = messages.Commit(sink=attempt.sink, batch=attempt.batch, attempt=attempt.name, members=winners)
     with Cluster(options.client) as cluster:
         try:
+            if not winners:
+                _make_way(cluster, attempt)
             answer = cluster.ask(request)
         except KafkaError as error:
             if error.code in (ErrorCode.producer_fenced, ErrorCode.invalid_txn_state):
@@ -208,6 +215,13 @@ def commit(messages_: Sequence[WriterCommitMessage | None], options: SinkOptions
             raise
         if answer.repeated:
             check_outcome(answer, attempt, options)
+
+
+def _make_way(cluster: Cluster, attempt: Attempt) -> None:
+    """Nobody enlisted for a batch without rows, so what an earlier run left of it has not been superseded yet."""
+    for one in cluster.ask(messages.Describe(sink=attempt.sink)).undecided:
+        if one.batch == attempt.batch and one.attempt not in ("", attempt.name):
+            cluster.ask(messages.Abort(sink=attempt.sink, batch=one.batch, attempt=one.attempt))
 
 
 def abort(messages_: Sequence[WriterCommitMessage | None], options: SinkOptions) -> None:

@@ -5,7 +5,9 @@ Ends with 0 when all queries ended well.
 """
 
 import json
+import os
 import sys
+import traceback
 from pathlib import Path
 
 from tests.spark.faults import FaultySource
@@ -26,4 +28,10 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except BaseException:  # noqa: BLE001
+        # At once: where the JVM was killed, Py4J's threads would wait for it.
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)

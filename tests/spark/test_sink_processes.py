@@ -18,7 +18,9 @@ from tests.spark.spark_world import Topics, wait_until
 from tests.support.broker_process import CHECKOUT, BrokerProcess, free_port
 from tests.support.toolchains import require_program
 
-DRIVER_TIMEOUT_S = 240.0
+DRIVER_TIMEOUT_S = 400.0
+
+pytestmark = pytest.mark.timeout(1_500)
 SMALL_JAVA = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
@@ -124,6 +126,7 @@ def standalone(folder: Path) -> Iterator[str]:
     master = f"spark://127.0.0.1:{port}"
     environment = os.environ | {
         "SPARK_HOME": str(home),
+        "SPARK_SCALA_VERSION": "2.13",  # what bin/load-spark-env.sh would find
         "PYTHONPATH": os.pathsep.join([str(CHECKOUT), os.environ.get("PYTHONPATH", "")]),
     }
     base = [java, *SMALL_JAVA, "-cp", f"{home}/jars/*"]
@@ -142,6 +145,11 @@ def standalone(folder: Path) -> Iterator[str]:
             process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=folder)
             stack.callback(process.wait)
             stack.callback(process.kill)
+        wait_until(
+            "both workers are registered",
+            lambda: (folder / "cluster.log").read_text(errors="replace").count("Registering worker") == 2,
+            DRIVER_TIMEOUT_S,
+        )
         yield master
 
 
