@@ -251,6 +251,9 @@ class GroupTransactions:
         with refusals(reply):
             if group is None and not winners:
                 group = self._open(sink, batch, attempt, 0, self._limits.timeout_ms)
+            elif group is not None and not winners and not group.attempt and attempt not in group.superseded:
+                # Nobody enlists for a batch without records, so nothing else names the attempt behind an aborted one.
+                group.attempt = attempt
             group = self._current(group, sink, batch, attempt)
             chosen = group.voted(winners)
             group.winners = list(winners)

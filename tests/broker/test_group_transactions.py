@@ -346,3 +346,15 @@ def test_malformed_requests_close_the_connection() -> None:
     client.session.received(bytes(frame))
     assert client.closed
     assert world.ask(messages.Describe(sink="s")).error == 0
+
+
+def test_an_attempt_without_members_may_commit_where_the_one_before_was_aborted() -> None:
+    """A batch without records: its committer is the first that the broker hears of the attempt."""
+    world = World()
+    _, old = world.writer("w1", 0, b"a", attempt="old")
+    assert world.abort(attempt="old").error == 0
+    assert world.commit(attempt="old").error == ErrorCode.producer_fenced, "what was aborted never comes back"
+    done = world.commit(attempt="new")
+    assert (done.error, done.members, done.repeated) == (0, 0, False)
+    assert world.commit(old, attempt="old").repeated
+    assert world.everything() == [[], [], []]

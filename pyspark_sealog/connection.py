@@ -1,0 +1,90 @@
+"""One blocking connection to a broker: whole requests out, whole answers in."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import socket
+from typing import Any, Final
+
+from wire import codec, private_api
+from wire.apis import ApiKey
+from wire.errors import KafkaError
+
+VERSIONS: Final = {
+    ApiKey.PRODUCE: 12,
+    ApiKey.FETCH: 12,
+    ApiKey.LIST_OFFSETS: 7,
+    ApiKey.METADATA: 12,
+    ApiKey.INIT_PRODUCER_ID: 4,
+    ApiKey.FIND_COORDINATOR: 4,
+    ApiKey.END_TXN: 5,
+    ApiKey.API_VERSIONS: 0,
+    ApiKey.CREATE_TOPICS: 5,
+}
+"""Produce 12 and EndTxn 5 are transactions v2 (KIP-890): no partition is added by a request of its own."""
+
+
+_correlation_ids: Final = itertools.count(1)
+"""Of all connections together: an answer that a broken connection owed is never taken for another's."""
+
+
+class Connection:
+    """Every call raises OSError when the connection breaks or an answer takes longer than `timeout_s`."""
+
+    def __init__(self, host: str, port: int, *, timeout_s: float, client_id: str) -> None:
+        self._socket = socket.create_connection((host, port), timeout_s)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._client_id = client_id
+        self._owed: set[int] = set()
+        self._arrived: dict[int, memoryview] = {}
+        self.address = f"{host}:{port}"
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._socket.close()
+
+    def call(self, key: ApiKey, /, **fields: Any) -> Any:
+        """Ask and wait."""
+        return self.receive(key, self.send(key, **fields))
+
+    def send(self, key: ApiKey, /, **fields: Any) -> int:
+        """Ask without waiting; the number under which `receive` gets the answer."""
+        version, number = VERSIONS[key], next(_correlation_ids) & 0x7FFFFFFF
+        entity = codec.build_request(key, version, None, **fields)
+        self._socket.sendall(codec.encode_request(key, version, number, self._client_id, entity))
+        self._owed.add(number)
+        return number
+
+    def receive(self, key: ApiKey, number: int) -> Any:
+        """The answer to a question that was sent on this connection; others may be asked in between."""
+        return codec.decode_response(key, VERSIONS[key], self._frame(number))[1]
+
+    def ask(self, key: ApiKey, request: private_api.Request) -> Any:
+        """One call of sealog's own. Raises KafkaError for a refusal."""
+        number = next(_correlation_ids) & 0x7FFFFFFF
+        self._socket.sendall(private_api.encode_request(key, number, self._client_id, request))
+        self._owed.add(number)
+        answer = private_api.decode_response(key, self._frame(number))[1]
+        if answer.error:
+            raise KafkaError(answer.error_code, answer.message)
+        return answer
+
+    def _frame(self, number: int) -> memoryview:
+        if number not in self._owed:
+            raise OSError(f"request {number} was sent on a connection that broke")
+        while number not in self._arrived:
+            frame = self._exactly(int.from_bytes(self._exactly(4), "big")).toreadonly()
+            self._arrived[int.from_bytes(frame[:4], "big")] = frame
+        self._owed.remove(number)
+        return self._arrived.pop(number)
+
+    def _exactly(self, size_bytes: int) -> memoryview:
+        frame = memoryview(bytearray(size_bytes))
+        position = 0
+        while position < size_bytes:
+            got = self._socket.recv_into(frame[position:])
+            if not got:
+                raise ConnectionError(f"{self.address} closed the connection")
+            position += got
+        return frame

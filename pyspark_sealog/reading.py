@@ -1,0 +1,146 @@
+"""A reader task: fetches one range of one partition and gives Arrow batches.
+
+Guarantee: every record of the range that the isolation level shows, once, in order of offsets; or an error. A broker
+that restarts in the middle is waited for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
+
+from pyspark_sealog.cluster import EARLIEST, Cluster
+from pyspark_sealog.columns import ColumnMaker
+from pyspark_sealog.decode import Batch, cut, decode
+from pyspark_sealog.errors import DataLossError, SealogError
+from pyspark_sealog.options import SourceOptions
+from pyspark_sealog.ranges import OffsetRange
+from wire.apis import ApiKey
+from wire.errors import ErrorCode, KafkaError
+
+_ROWS: int = 16_384
+"""Rows in one Arrow batch at the most: about where Spark takes them quickest."""
+
+
+class RangePartition(InputPartition):
+    """What one task reads; None where a query has nothing to read."""
+
+    def __init__(self, range_: OffsetRange | None) -> None:
+        super().__init__(range_)
+        self.range = range_
+
+
+def read_range(
+    options: SourceOptions, schema: StructType, partition: InputPartition
+) -> Iterator[pa.RecordBatch]:
+    """Raises SealogError or KafkaError."""
+    assert isinstance(partition, RangePartition)
+    if partition.range is None:
+        return
+    make = ColumnMaker(options, schema)
+    with Cluster(options.client) as cluster:
+        fetcher = _Fetcher(cluster, partition.range, options.fail_on_data_loss)
+        for batches, first in fetcher:
+            for records in decode(batches, first, partition.range.end, with_headers=make.needs_headers):
+                whole = make(partition.range.part, records)
+                for start in range(0, whole.num_rows, _ROWS):
+                    yield whole.slice(start, _ROWS)
+
+
+@dataclass(slots=True)
+class _Fetcher:
+    """Fetches whole batches, one answer ahead of what is being decoded."""
+
+    cluster: Cluster
+    range: OffsetRange
+    fail_on_data_loss: bool
+
+    def __iter__(self) -> Iterator[tuple[list[Batch], int]]:
+        """Batches, and the first offset of them that is wanted."""
+        position = self.range.start
+        progress_at = time.monotonic()
+        timeout_s = self.cluster.settings.api_timeout_s
+        asked: int | None = None
+        while position < self.range.end:
+            try:
+                answer = self._next(position, asked)
+            except KafkaError as error:
+                if error.code is not ErrorCode.offset_out_of_range:
+                    raise
+                position, asked = self._behind_the_gap(position), None
+                continue
+            asked = None
+            batches = cut(answer.records or b"", check_crcs=self.cluster.settings.check_crcs)
+            batches = [batch for batch in batches if batch.header.last_offset >= position]
+            if not batches:
+                if time.monotonic() - progress_at > timeout_s:
+                    raise SealogError(
+                        f"{self.range.part}: nothing came for offset {position} within {timeout_s:g} s"
+                    )
+                continue
+            first, position = position, batches[-1].header.last_offset + 1
+            if position < self.range.end:
+                asked = self._ask_ahead(position)
+            yield batches, first
+            progress_at = time.monotonic()
+
+    def _next(self, position: int, asked: int | None) -> Any:
+        """The answer that is under way, or else a new one."""
+        number = asked
+
+        def call() -> Any:
+            nonlocal number
+            ours, number = number, None
+            return self._receive(self._send(position) if ours is None else ours)
+
+        return self.cluster.retrying(f"reading {self.range.part}", call)
+
+    def _ask_ahead(self, position: int) -> int | None:
+        try:
+            return self._send(position)
+        except (OSError, KafkaError):
+            self.cluster.forget()
+            return None
+
+    def _send(self, position: int) -> int:
+        settings, part = self.cluster.settings, self.range.part
+        partition = {
+            "partition": part.partition,
+            "fetch_offset": position,
+            "partition_max_bytes": settings.fetch_bytes,
+        }
+        return self.cluster.connection(self.cluster.leader(part)).send(
+            ApiKey.FETCH,
+            replica_id=-1,
+            max_wait=settings.fetch_max_wait_ms,
+            min_bytes=1,
+            max_bytes=settings.fetch_bytes,
+            isolation_level=settings.isolation_level,
+            topics=[{"topic": part.topic, "partitions": [partition]}],
+        )
+
+    def _receive(self, number: int) -> Any:
+        connection = self.cluster.connection(self.cluster.leader(self.range.part))
+        answer = connection.receive(ApiKey.FETCH, number)
+        if answer.error_code is not ErrorCode.none:
+            raise KafkaError(answer.error_code, f"reading {self.range.part}")
+        one = answer.responses[0].partitions[0]
+        if one.error_code is not ErrorCode.none:
+            raise KafkaError(one.error_code, f"reading {self.range.part}")
+        return one
+
+    def _behind_the_gap(self, position: int) -> int:
+        part = self.range.part
+        earliest = self.cluster.list_offsets({part: EARLIEST})[part]
+        if self.fail_on_data_loss or not position < earliest:
+            raise DataLossError(
+                f"{part}: offset {position} is not there any more, the first one is {earliest}. "
+                "With failOnDataLoss=false the query goes on with what is there."
+            )
+        return min(earliest, self.range.end)
