@@ -17,7 +17,7 @@ from rich.table import Table
 
 from bench.local_broker import local_broker
 from bench.transactions import Row, measure
-from tests.support import shim
+from bench.systems import shims as shim
 
 
 @click.command()
