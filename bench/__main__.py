@@ -16,8 +16,8 @@ from rich.progress import Progress
 from rich.table import Table
 
 from bench.local_broker import local_broker
-from bench.transactions import Row, measure
 from bench.systems import shims as shim
+from bench.transactions import Row, measure
 
 
 @click.command()

@@ -65,9 +65,7 @@ class Result:
 
     def as_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self) | {
-            "targets": [
-                {**dataclasses.asdict(target), "reached": target.reached} for target in self.targets
-            ]
+            "targets": [{**dataclasses.asdict(target), "reached": target.reached} for target in self.targets]
         }
 
 

@@ -11,7 +11,10 @@ from typing import Any
 from uuid import UUID
 
 from storage.compaction import Rewritten
+from storage.format import segment_name
 from storage.layout import LayoutChanged, RollEvent, SegmentInfo, tails
+from txn import keys
+from txn.metastore import MetaStore
 
 Layout = dict[str, Any]
 
@@ -150,3 +153,18 @@ def _record(info: SegmentInfo) -> dict[str, Any]:
         "cleaned_ms": None,
         "tombstones": False,
     }
+
+
+def unsealed_paths(store: MetaStore) -> list[str]:
+    """The files of all topics' active segments: those that may have been written to lately."""
+    paths = []
+    for key, record in store.scan(keys.TOPICS):
+        name = key[len(keys.TOPICS) :]
+        layout = store.get(keys.layout(name))
+        folder = directory(name, UUID(bytes=record.value["id"]))
+        paths += [
+            f"{folder}/{segment_name(segment.segment_id, segment.generation)}"
+            for segment in (segments_of(layout.value) if layout is not None else ())
+            if segment.state != "SEALED"
+        ]
+    return paths

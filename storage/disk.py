@@ -77,6 +77,14 @@ class Disk(Protocol):
         """Block until the folder's entries are on the device."""
         ...
 
+    def flush_files(self, paths: Sequence[str]) -> None:
+        """Block until everything written to these files, by whatever process, is on the device. For start-up.
+
+        Side by side, since a device takes hardly longer for many flushes than for one. Files that are not there are
+        left out. Raises OSError: of one of them it cannot be said.
+        """
+        ...
+
     def start_flush(self, file: File, done: FlushDone) -> None:
         """Flush off the event loop; `done(error)` is called on it. At most one flush per file at a time is
         asked."""

@@ -13,6 +13,7 @@ import fcntl
 import os
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Protocol
@@ -23,6 +24,8 @@ from storage.disk import File, FlushDone
 
 IOV_MAX = 1024
 DEFAULT_FLUSH_THREADS = 4
+START_FLUSH_THREADS = 16
+"""Of a start alone; more gained nothing: 2,000 files that were clean took 3.5 s with one, 0.25 s with 16 or 64."""
 
 
 class CallSoonThreadsafe(Protocol):
@@ -191,6 +194,25 @@ class RealDisk:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+    def flush_files(self, paths: Sequence[str]) -> None:
+        def flush(path: str) -> None:
+            try:
+                fd = os.open(self._path(path), os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return
+            try:
+                os.fdatasync(fd)
+            finally:
+                os.close(fd)
+
+        if len(paths) < 2:
+            for path in paths:
+                flush(path)
+            return
+        with ThreadPoolExecutor(min(len(paths), START_FLUSH_THREADS), "start-flush") as threads:
+            for _ in threads.map(flush, paths):
+                pass
 
     # Flushing off the loop.
 

@@ -42,6 +42,9 @@ __all__ = ("Cut", "RecoveryReport", "create_range", "open_ranges")
 class Recovery(ChainScan):
     """A look at the files of a topic's ranges, and then their mending."""
 
+    flushed = False
+    """Whether all that was found in segments that the layout calls ACTIVE is on the device already."""
+
     def mend(self) -> None:
         """Cut, flush, seal, clean up. A crash anywhere in here leaves files that the next start judges alike."""
         for found in self.found:
@@ -60,7 +63,7 @@ class Recovery(ChainScan):
         cut would make the gap towards a child that is not cut yet look like damage."""
         segment = found.segment
         if segment.state == "SEALED":
-            if found.info.state != "SEALED":
+            if found.info.state != "SEALED" and not self.flushed:
                 # The process may have been killed before it flushed the trailer.
                 segment.file().flush()
             return
@@ -68,12 +71,14 @@ class Recovery(ChainScan):
         cut = found.gap or found.torn
         if cut is not None:
             self.report.cuts.append(cut)
-        if cut is not None or (found.ended and self.is_tail(found)):
+        changed = cut is not None or (found.ended and self.is_tail(found))
+        if changed:
             # Cutting and reserving anew makes zeros of it, so no later scan meets bytes of this life. A parent's
             # end mark stays: half a cut could leave pieces of its footer behind, and nothing to explain them.
             file.truncate(segment.end)
             segment.allocated = segment.end
-        file.flush()
+        if changed or not self.flushed or found.info.state == "SEALED":
+            file.flush()
         segment.durable_end = segment.end
 
     def _seal(self, found: Found) -> None:
@@ -113,11 +118,13 @@ def open_ranges(
     config: LogConfig | None = None,
     cache: SegmentCache | None = None,
     log_start_offsets: Mapping[int, int] | None = None,
+    flushed: bool = False,
 ) -> tuple[list[RangeLog], RecoveryReport]:
     """Open the ranges of a topic, by first partition; the layout lists their segments, parents before children.
 
-    Blocks for reads and flushes. `term` is the new one. `log_start_offsets` are those the owner has moved. Files in
-    the folder that the layout does not name are removed.
+    Blocks for reads and flushes. `term` is the new one. `log_start_offsets` are those the owner has moved.
+    `flushed`: the owner has flushed the files of all segments that are ACTIVE. Files in the folder that the layout does
+    not name are removed.
     Segments whose footer is durable though the layout calls them ACTIVE come by `on_sealed`, in a later turn
     of the loop. Raises CorruptLog (UnknownFormat), naming file and position; OSError.
     """
@@ -128,6 +135,7 @@ def open_ranges(
     ends = tails(segments)
     identity = RangeIdentity(directory, topic_id, ends[0].first, ends[-1].last, term)
     opening = Recovery(disk, identity, config, cache, scheduler.now_ms())
+    opening.flushed = flushed
     try:
         opening.look(segments)
         for found in opening.found:

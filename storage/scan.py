@@ -128,7 +128,8 @@ class Scanner:
         while at < self._limit:
             # Chunks overlap, so that a header across the border is found whole in one of them.
             data = self._file.pread(min(CHUNK_BYTES, self._limit - at), at)
-            stripped = data.rstrip(b"\0")
+            # Reserved space is nearly always all there is: compared with zeros it costs a fiftieth of a strip.
+            stripped = b"" if data == bytes(len(data)) else data.rstrip(b"\0")
             if stripped:
                 last_byte = max(last_byte, at + len(stripped))
                 for found, durable in self._claims(data, at):

@@ -28,7 +28,9 @@ def usage(pid: int) -> Usage:
     """
     proc = Path("/proc") / str(pid)
     status = dict(
-        line.split(":", 1) for line in (proc / "status").read_text(encoding="ascii").splitlines() if ":" in line
+        line.split(":", 1)
+        for line in (proc / "status").read_text(encoding="ascii").splitlines()
+        if ":" in line
     )
     # The name, in brackets, may hold spaces.
     after_name = (proc / "stat").read_text(encoding="utf-8", errors="replace").rsplit(")", 1)[1].split()

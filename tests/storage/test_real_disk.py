@@ -374,3 +374,40 @@ def test_range_log_on_a_real_disk(tmp_path: Path) -> None:
     assert asyncio.run(write()) == {0: 300, 1: 300}
     assert len(layout) > 4
     assert asyncio.run(read()) == {0: 300, 1: 300}
+
+
+def test_flushing_many_files_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = RealDisk(tmp_path, lambda call, *args: call(*args))
+    paths = [f"file-{number}" for number in range(40)]
+    for path in paths:
+        disk.open(path, create=True).close()
+    flushed = []
+
+    def fdatasync(fd: int) -> None:
+        flushed.append(os.path.basename(os.readlink(f"/proc/self/fd/{fd}")))
+
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    disk.flush_files([*paths, "absent"])
+    assert sorted(flushed) == sorted(paths)
+    flushed.clear()
+    disk.flush_files(paths[:1])
+    disk.flush_files(["absent"])
+    assert flushed == paths[:1]
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_a_failed_flush_among_many_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    disk = RealDisk(tmp_path, lambda call, *args: call(*args))
+    paths = [f"file-{number}" for number in range(count)]
+    for path in paths:
+        disk.open(path, create=True).close()
+
+    def fdatasync(fd: int) -> None:
+        if os.readlink(f"/proc/self/fd/{fd}").endswith(f"file-{count // 2}"):
+            raise OSError(errno.EIO, "the device says no")
+
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    with pytest.raises(OSError, match="the device says no"):
+        disk.flush_files(paths)

@@ -9,6 +9,7 @@ process (`kill`) loses nothing written. Memory that was allocated and never writ
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import random
@@ -372,6 +373,11 @@ class SimDisk:
         self.meet("flush_dir", path)
         folder.settle(len(folder.pending))
         self.flushes[path] += 1
+
+    def flush_files(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError):
+                self.open(path).flush()
 
     def start_flush(self, file: SimFile, done: FlushDone) -> None:
         self.check_alive()
