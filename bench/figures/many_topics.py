@@ -12,11 +12,16 @@ from bench.report import Cell, Result, Table
 from bench.systems.sealog import SealogProcess
 from bench.systems.usage import disk_mib, idle_cpu_percent, usage
 
+SHORT = "2,000 topics, 10,000 partitions: memory, start, files, idle CPU."
+TINY = {"topics": 4, "partitions": 8, "idle_s": 0.1}
+QUICK = {"topics": 500, "partitions": 2_500, "idle_s": 5.0}
+FULL = {"topics": 2_000, "partitions": 10_000, "idle_s": 30.0}
+
 AT_ONCE = 200
 """Topics per request."""
 
 
-def run(folder: Path, *, topics: int = 2_000, partitions: int = 10_000, idle_s: float = 20.0) -> Result:
+def run(folder: Path, *, topics: int, partitions: int, idle_s: float) -> Result:
     """A broker without topics beside one with `topics`, of `partitions` in all, each written to once."""
     result = Result(
         "many-topics",
@@ -80,7 +85,7 @@ def _create(address: str, names: list[str], partitions: int) -> None:
 
 
 def _write(address: str, names: list[str], partitions: int) -> None:
-    producer = Producer({"bootstrap.servers": address, "acks": "all", "enable.idempotence": True})
+    producer = Producer({"bootstrap.servers": address, "acks": "all", "linger.ms": 50})
     for name in names:
         for partition in range(partitions // len(names)):
             producer.produce(name, b"x" * 1024, partition=partition)
