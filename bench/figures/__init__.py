@@ -5,8 +5,11 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from bench.figures import many_topics
+from bench.figures import fetch_sealed, many_topics, ranges, splits
 
 FIGURES: dict[str, ModuleType] = {
     "many-topics": many_topics,
+    "splits": splits,
+    "ranges": ranges,
+    "fetch-sealed": fetch_sealed,
 }
