@@ -1,80 +1,162 @@
-"""`./run bench`: the price of a transaction."""
+"""`./run bench`: sealog beside Apache Kafka, and figures of sealog alone."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import os
-import platform
-from contextlib import nullcontext
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import click
-import confluent_kafka
-from rich.console import Console
-from rich.progress import Progress
-from rich.table import Table
 
-from bench.local_broker import local_broker
-from bench.transactions import Row, measure
-from tests.support import shim
+from bench import machine, render
+from bench.figures import FIGURES
+from bench.report import Result
+from bench.setting import KAFKA, KAFKA_FLUSH, SEALOG, SYSTEMS, Setting
+from bench.workloads import WORKLOADS
 
+PAGE = "sealog beside Apache Kafka"
 
-@click.command()
-@click.option("--partitions", default="1,10,50", show_default=True, help="Widths of a turn.")
-@click.option("--turns", default=300, show_default=True, help="Counted turns of each kind and width.")
-@click.option(
-    "--flush-delay-ms", default=0.0, show_default=True, help="Delay every flush of the broker by this."
+folder_option = click.option(
+    "--data",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Where the brokers' folders are made: the disk that is measured. Temporary files' place by default.",
 )
-@click.option(
-    "--bootstrap-server", metavar="HOST:PORT", help="Measure a running broker instead of a fresh one."
+markdown_option = click.option(
+    "--markdown",
+    "markdown_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the tables there as well; a section that is there already is replaced.",
 )
-@click.option("--data", type=click.Path(path_type=Path), help="Where the fresh broker's folder is made.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the figures there as well.")
-def main(
-    partitions: str,
-    turns: int,
-    flush_delay_ms: float,
-    bootstrap_server: str | None,
-    data: Path | None,
-    json_file: Path | None,
+
+
+@click.group(invoke_without_command=True)
+@click.pass_context
+def main(context: click.Context) -> None:
+    """Benchmarks. Without a command: the whole comparison."""
+    if context.invoked_subcommand is None:
+        context.invoke(compare)
+
+
+@main.command()
+@click.option("--quick", is_flag=True, help="Smaller, a run of some minutes; the full one takes hours.")
+@click.option("--tiny", is_flag=True, hidden=True)
+@click.option(
+    "--only",
+    metavar="NAME[,NAME...]",
+    default=",".join(WORKLOADS),
+    show_default=True,
+    help="These workloads alone.",
+)
+@click.option("--without-kafka", is_flag=True, help="sealog alone: no ratios.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("bench-report"),
+    show_default=True,
+    help="Folder for report.html, report.md and report.json.",
+)
+@folder_option
+def compare(
+    quick: bool = False,
+    tiny: bool = False,
+    only: str = ",".join(WORKLOADS),
+    without_kafka: bool = False,
+    out: Path = Path("bench-report"),
+    data: Path | None = None,
 ) -> None:
-    """p50 and p99 of begin..commit over some partitions, plain against transactional, in one run."""
-    widths = [int(width) for width in partitions.split(",")]
-    env = {}
-    if flush_delay_ms:
-        env = shim.preload(shim.build("slowflush")) | shim.slow_flushes(int(flush_delay_ms * 1000))
-    console = Console()
-    where = nullcontext(bootstrap_server) if bootstrap_server else local_broker(data, env)
-    with where as address, Progress(console=console, transient=True) as progress:
-        task = progress.add_task("measuring", total=len(widths) * (turns + max(1, turns // 10)))
-        rows = measure(address, widths, turns, lambda: progress.advance(task))
-    console.print(_table(rows))
-    console.print(
-        f"librdkafka {confluent_kafka.libversion()[0]}, Python {platform.python_version()}, {os.cpu_count()} CPUs, "
-        f"1 KB records, one per partition and turn, {turns} turns"
-        + (f", every flush delayed by {flush_delay_ms} ms" if flush_delay_ms else "")
+    """sealog beside Apache Kafka in one run on this machine, with stock clients."""
+    names = only.split(",")
+    if unknown := set(names) - set(WORKLOADS):
+        raise click.BadParameter(f"there is no workload {', '.join(sorted(unknown))}")
+    systems = (SEALOG,) if without_kafka else (SEALOG, KAFKA, KAFKA_FLUSH)
+    size = "TINY" if tiny else "QUICK" if quick else "FULL"
+    command = " ".join(["./run bench compare", *sys.argv[2:]])
+
+    def of(name: str) -> Callable[[Setting], Result]:
+        module = WORKLOADS[name]
+        return lambda setting: module.run(setting, **getattr(module, size))
+
+    out.mkdir(parents=True, exist_ok=True)
+    results: list[Result] = []
+    failed = []
+    with tempfile.TemporaryDirectory(prefix="sealog-bench-", dir=data) as place:
+        where = machine.describe(Path(place))
+        where |= {name: SYSTEMS[name] for name in systems}
+        for name in names:
+            try:
+                with tempfile.TemporaryDirectory(dir=place) as folder:
+                    results.append(of(name)(Setting(Path(folder), systems, click.echo)))
+            except Exception:  # noqa: BLE001 - the other workloads' figures are worth having
+                failed.append(name)
+                traceback.print_exc()
+            # After each, so that hours are not lost with the last one.
+            _write(out, where, command, results, failed)
+    for result in results:
+        click.echo(render.markdown(result))
+    click.echo(f"{out}/report.html, report.md and report.json")
+    if failed:
+        raise click.ClickException(f"without figures, as they failed: {', '.join(failed)}")
+
+
+def _write(
+    out: Path, where: dict[str, str], command: str, results: Sequence[Result], failed: Sequence[str]
+) -> None:
+    if failed:
+        where = where | {"FAILED": ", ".join(failed)}
+    found = {"machine": where, "command": command, "results": [result.as_json() for result in results]}
+    (out / "report.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+    (out / "report.md").write_text(render.markdown_page(PAGE, where, command, results), encoding="utf-8")
+    (out / "report.html").write_text(render.html_page(PAGE, where, command, results), encoding="utf-8")
+
+
+def _figure(name: str) -> click.Command:
+    figure = FIGURES[name]
+
+    @click.command(name, help=(figure.__doc__ or "").split("\n")[0], short_help=figure.SHORT)
+    @click.option("--quick", is_flag=True, help="Smaller sizes.")
+    @markdown_option
+    @folder_option
+    def command(quick: bool, markdown_file: Path | None, data: Path | None) -> None:
+        with tempfile.TemporaryDirectory(prefix="sealog-bench-", dir=data) as place:
+            _take(name, Path(place), quick, markdown_file)
+
+    return command
+
+
+def _take(name: str, folder: Path, quick: bool, markdown_file: Path | None) -> None:
+    figure = FIGURES[name]
+    where = machine.describe(folder)
+    result = figure.run(folder, **(figure.QUICK if quick else figure.FULL))
+    command = f"./run bench {name}{' --quick' if quick else ''}"
+    result.notes.append(
+        f"`{command}`, {where['date']}, sealog {where['sealog']}; {where['CPU']}, load {where['load before']} before; "
+        f"{where['disk']}."
     )
-    if json_file:
-        json_file.write_text(
-            json.dumps([dataclasses.asdict(row) for row in rows], indent=2), encoding="utf-8"
-        )
+    if markdown_file is not None:
+        for number, plot in enumerate(result.plots):
+            picture = markdown_file.with_name(f"{name}-{number + 1}.png")
+            render.png(plot, picture)
+            result.notes.insert(number, f"![{plot.title}]({picture.name})")
+        render.put_section(markdown_file, name, render.markdown(result))
+    click.echo(render.markdown(result))
 
 
-def _table(rows: list[Row]) -> Table:
-    table = Table(title="one turn, milliseconds")
-    for name in ("partitions", "plain p50", "plain p99", "txn p50", "txn p99", "txn / plain (p50)"):
-        table.add_column(name, justify="right")
-    for row in rows:
-        table.add_row(
-            str(row.partitions),
-            f"{row.plain.p50_ms:.2f}",
-            f"{row.plain.p99_ms:.2f}",
-            f"{row.txn.p50_ms:.2f}",
-            f"{row.txn.p99_ms:.2f}",
-            f"{row.price:.2f}",
-        )
-    return table
+@main.command()
+@click.option("--quick", is_flag=True, help="Smaller sizes.")
+@markdown_option
+@folder_option
+def figures(quick: bool, markdown_file: Path | None, data: Path | None) -> None:
+    """All figures of sealog alone, one after the other."""
+    for name in FIGURES:
+        with tempfile.TemporaryDirectory(prefix="sealog-bench-", dir=data) as place:
+            _take(name, Path(place), quick, markdown_file)
 
 
-main(prog_name="./run bench")
+for _name in FIGURES:
+    main.add_command(_figure(_name))
+
+if __name__ == "__main__":
+    main(prog_name="./run bench")

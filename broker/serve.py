@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import os
+import resource
 import signal
 import uuid
 from collections.abc import Callable
@@ -35,7 +36,14 @@ def boot_id() -> str:
 
 def serve(config: BrokerConfig, say: Callable[[str], None]) -> None:
     """Run until SIGTERM or SIGINT; a clean stop then. `say` prints a line for the person who started it."""
+    _allow_files()
     uvloop.run(_serve(config, say))
+
+
+def _allow_files() -> None:
+    """As many open files as the system lets us have: each range keeps one open, and so does each connection."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 async def _serve(config: BrokerConfig, say: Callable[[str], None]) -> None:
@@ -61,6 +69,8 @@ async def _serve(config: BrokerConfig, say: Callable[[str], None]) -> None:
             compaction_worker=compaction,
         )
         ready: asyncio.Future[None] = loop.create_future()
+        # A start makes objects and drops none: the collector would walk over all topics again and again, in vain.
+        gc.disable()
         report = node.start(lambda error: ready.set_exception(error) if error else ready.set_result(None))
         await ready
         server = Server(node)
@@ -76,6 +86,7 @@ async def _serve(config: BrokerConfig, say: Callable[[str], None]) -> None:
         # What lives after the start lives long: the collector need not walk it again and again.
         gc.collect()
         gc.freeze()
+        gc.enable()
         await stop.wait()
         say("stopping")
         await server.close()

@@ -78,13 +78,15 @@ class Recovery(ChainScan):
         cut = found.gap or found.torn
         if cut is not None:
             self.report.cuts.append(cut)
-        if cut is not None or (found.ended and self.is_tail(found)):
+        changed = cut is not None or (found.ended and self.is_tail(found))
+        if changed:
             # Cutting and reserving anew makes zeros of it, so no later scan meets bytes of this life. A parent's
             # end mark stays: half a cut could leave pieces of its footer behind, and nothing to explain them.
             file.truncate(segment.end)
             segment.allocated = segment.end
         known = max(found.own_claim, self.durable_ends.get(segment.segment_id, 0))
-        self._rewrite(segment, known, segment.end)
+        if changed or known < segment.end or found.info.state == "SEALED":
+            self._rewrite(segment, known, segment.end)
         segment.durable_end = segment.end
 
     def _rewrite(self, segment: Segment, start: int, end: int) -> None:

@@ -1,4 +1,4 @@
-"""The LD_PRELOAD shims of tests/shim: built when needed, put around a process, and their traces read.
+"""The LD_PRELOAD shims of tests/shim and bench/shim: built when needed, put around a process, and their traces read.
 
 `powerloss` shows what a power cut leaves of a data directory (PowerCut), `slowflush` delays and counts
 flushes (slow_flushes, flush_counts), `faults` makes flushes and writes fail (Faults). Several shims may
@@ -8,12 +8,10 @@ Without a C compiler `require` skips the test with a message; under CI (environm
 """
 
 import contextlib
-import hashlib
 import os
 import random
 import shutil
 import struct
-import subprocess
 import uuid
 from collections import Counter
 from collections.abc import Iterator
@@ -22,30 +20,17 @@ from pathlib import Path
 
 import pytest
 
+from bench.systems import shims
+from bench.systems.shims import compiler, preload, slow_flushes
+
+__all__ = ("Faults", "PowerCut", "build", "compiler", "flush_counts", "preload", "require", "slow_flushes")
+
 SOURCES = Path(__file__).resolve().parent.parent / "shim"
-CACHE = SOURCES.parent.parent / ".cache" / "shims"
-
-
-def compiler() -> str | None:
-    """The path of a C compiler, or None."""
-    return next((found for name in ("cc", "gcc", "clang") if (found := shutil.which(name))), None)
 
 
 def build(name: str) -> Path:
-    """The shared library of a shim, built unless one of these very sources is in the cache."""
-    source = SOURCES / f"{name}.c"
-    sources = source.read_bytes() + (SOURCES / "real.h").read_bytes()
-    target = CACHE / f"{name}-{hashlib.sha256(sources).hexdigest()[:16]}.so"
-    if not target.exists():
-        cc = compiler()
-        if cc is None:
-            raise FileNotFoundError("no C compiler (cc, gcc, clang)")
-        CACHE.mkdir(parents=True, exist_ok=True)
-        made = target.with_suffix(f".{os.getpid()}")
-        flags = ["-O2", "-fPIC", "-shared", "-Wall", "-Werror"]
-        subprocess.run([cc, *flags, "-o", str(made), str(source), "-ldl", "-lpthread"], check=True)
-        made.replace(target)
-    return target
+    """The shared library of a shim of tests/shim or bench/shim."""
+    return shims.build(name, SOURCES if (SOURCES / f"{name}.c").exists() else shims.SOURCES)
 
 
 def require(name: str) -> Path:
@@ -58,18 +43,7 @@ def require(name: str) -> Path:
     return build(name)
 
 
-def preload(*libraries: Path) -> dict[str, str]:
-    """The environment that puts shims around a process, the first one outermost."""
-    return {"LD_PRELOAD": ":".join(str(library) for library in libraries)}
-
-
 # ---- slowflush ---------------------------------------------------------------------------------------------
-
-
-def slow_flushes(delay_us: int, log: Path | None = None, *, jitter_us: int = 0) -> dict[str, str]:
-    """The environment of `slowflush`, without LD_PRELOAD."""
-    delays = {"SLOWFLUSH_US": str(delay_us), "SLOWFLUSH_JITTER_US": str(jitter_us)}
-    return delays | ({"SLOWFLUSH_LOG": str(log)} if log else {})
 
 
 def flush_counts(log: Path) -> Counter[str]:
