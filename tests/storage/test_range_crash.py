@@ -19,10 +19,10 @@ from storage.format import segment_name
 LIVES = 5
 
 
-@pytest.mark.parametrize("block", range(8))
+@pytest.mark.parametrize("block", range(5))
 def test_many_lives_of_one_log(block: int) -> None:
     met = Crashes()
-    for seed in range(block * 10, block * 10 + 10):
+    for seed in range(block * 16, block * 16 + 16):
         rng = random.Random(seed)
         # Slow flushes and slow layouts keep a roll open for long, fast ones let much become durable.
         owner = Owner(

@@ -241,10 +241,12 @@ class SimDisk:
         """Cut the power at the `changes`-th change from now: it does not happen, and `PowerCut` is raised."""
         self._stop_at = self.changes + changes
 
-    def fail(self, kind: str, path_part: str = "", *, error: int = errno.EIO, times: int = 1) -> None:
+    def fail(
+        self, kind: str, path_part: str = "", *, error: int = errno.EIO, times: int = 1, after: int = 0
+    ) -> None:
         """Fail the next `times` operations of a kind ("write", "allocate", "truncate", "flush", "flush_dir",
-        "create", "rename", "remove", "read") on paths that contain `path_part`."""
-        self._failures.append([kind, path_part, error, times])
+        "create", "rename", "remove", "read") on paths that contain `path_part`, when `after` of them have passed."""
+        self._failures.append([kind, path_part, error, times, after])
 
     def crash(
         self, seed: int, *, keep: str | Callable[[str], str] = "random", scheduler: Any = None
@@ -286,7 +288,7 @@ class SimDisk:
             entries[name] = inode
 
     def unflushed(self) -> list[str]:
-        """Paths with changes that no flush has covered."""
+        """Paths with changes that no flush has covered. Space reserved beyond what is durable changes no content."""
         found: list[str] = []
         self._walk(self._root, "", found)
         return found
@@ -443,6 +445,9 @@ class SimDisk:
             self._count()
         for failure in self._failures:
             if failure[0] == kind and failure[1] in path:
+                if failure[4]:
+                    failure[4] -= 1
+                    continue
                 failure[3] -= 1
                 if not failure[3]:
                     self._failures.remove(failure)
@@ -540,7 +545,7 @@ class SimDisk:
             child = f"{path}/{name}" if path else name
             if isinstance(node, Folder):
                 self._walk(node, child, found)
-            elif node.pending:
+            elif any(data is not None or at < len(node.durable) for at, data in node.pending):
                 found.append(child)
 
 
