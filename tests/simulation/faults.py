@@ -54,6 +54,7 @@ class Nemesis:
     def heal(self) -> None:
         """No more faults: the disk works, and a broker that met one of its errors is started again."""
         for machine in self.world.machines:
+            machine.process.fuse = 0
             if machine.disk.heal():
                 machine.die("power")
         self.world.network.blocked_until.clear()

@@ -52,6 +52,7 @@ class FaultyDisk(SimDisk):
     def heal(self) -> bool:
         """No fault waits any more. Whether the machine must be cut from power to be whole again."""
         self._failures.clear()
+        self._stop_at = None
         needed, self.needs_power_cut = self.needs_power_cut, False
         return needed
 
