@@ -255,13 +255,6 @@ def _offsets_of_aborted() -> list[Change]:
     return [(Ending, "expose", anyway)]
 
 
-def _verdict_without_its_id() -> list[Change]:
-    """Of a commit that a failed flush turned into an abort, the id's record goes on saying that it was one (T5)."""
-    from txn.ends import Ends
-
-    return [(Ends, "_aborted_after_all", lambda self, held: [])]
-
-
 def _torn_entries_count() -> list[Change]:
     """A start takes entries for whole whose checksum says that they are not."""
     import storage.scan
@@ -290,7 +283,6 @@ MUTANTS: dict[str, Mutant] = {
     "group-commit-with-a-loser": Mutant(100, _group_commit_with_a_loser),
     "partitions-shown-one-by-one": Mutant(100, _partitions_shown_one_by_one),
     "offsets-of-aborted": Mutant(100, _offsets_of_aborted),
-    "verdict-without-its-id": Mutant(100, _verdict_without_its_id),
     "torn-entries-count": Mutant(100, _torn_entries_count),
 }
 
