@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import multiprocessing
 import sys
 import time
@@ -50,6 +51,8 @@ def main() -> int:
         return show(Plan.from_json(options.plan.read_text(encoding="utf-8")), options.mutant)
     if options.trace:
         return show(draw_plan(options.first_seed), options.mutant)
+    gc.collect()
+    gc.freeze()
     began = told = time.monotonic()
     total: Counter[str] = Counter()
     virtual_ms, done, failed = 0.0, 0, []

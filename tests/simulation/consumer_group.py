@@ -8,7 +8,6 @@ from typing import Any
 from tests.simulation.actor import OK
 from tests.simulation.groups import GroupMember
 from tests.simulation.transactions import Failed, Instance
-
 from wire.apis import ApiKey
 
 

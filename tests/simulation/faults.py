@@ -49,11 +49,13 @@ class Nemesis:
         self.world.count(f"fault: {fault.kind}")
         if self.world.trace.log is not None:
             self.world.trace.say(f"fault: {fault}")
-        await getattr(self, f"_{fault.kind}")(self.world.machine, **fault.arguments)
+        machine = self.world.machines[fault.machine]
+        await getattr(self, f"_{fault.kind}")(machine, **fault.arguments)
 
     def heal(self) -> None:
         """No more faults: the disk works, and a broker that met one of its errors is started again."""
         for machine in self.world.machines:
+            machine.process.fuse = 0
             if machine.disk.heal():
                 machine.die("power")
         self.world.network.blocked_until.clear()

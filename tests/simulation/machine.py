@@ -12,7 +12,7 @@ from broker.config import BrokerConfig
 from broker.data_folder import ForeignFolder
 from broker.node import Node
 from broker.session import Session
-from storage.compaction import Job, JobDone, Outcome, rewrite
+from storage.compaction import rewrite
 from storage.format import CorruptLog
 from tests.simulation.loop import Loop, Process
 from tests.simulation.network import Network
@@ -33,12 +33,12 @@ class Worker:
         self._process = process
         self._random = rng
 
-    def run(self, job: Job, done: JobDone) -> None:
+    def run(self, job: Any, done: Callable[[Any], None]) -> None:
         self._process.call_later(1 + 50 * self._random.random(), self._finish, job, done)
 
-    def _finish(self, job: Job, done: JobDone) -> None:
+    def _finish(self, job: Any, done: Callable[[Any], None]) -> None:
         try:
-            outcome: Outcome | None = rewrite(self._disk, job)
+            outcome = rewrite(self._disk, job)
         except (OSError, CorruptLog):
             outcome = None  # the worker's process ended with an error
         self._process.call_later(50 * self._random.random(), done, outcome)
@@ -52,6 +52,7 @@ class FaultyDisk(SimDisk):
     def heal(self) -> bool:
         """No fault waits any more. Whether the machine must be cut from power to be whole again."""
         self._failures.clear()
+        self._stop_at = None
         needed, self.needs_power_cut = self.needs_power_cut, False
         return needed
 

@@ -15,6 +15,7 @@ class Fault:
     at_ms: int
     kind: str
     arguments: dict[str, Any] = field(default_factory=dict)
+    machine: int = 0
 
 
 @dataclass(frozen=True, slots=True)

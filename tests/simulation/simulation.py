@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.history import Compacted, FinalEnds, FinalOffset, FinalRead, check
+from tests.simulation import sealed_files
 from tests.simulation.actor import Actor, create_topic
 from tests.simulation.admins import LayoutAdmin, TopicAdmin, Truncator
 from tests.simulation.consumer_group import NewMember
@@ -147,6 +148,10 @@ class _Run:
         if first is None:
             return []
         violations = [str(violation) for violation in check(world.events, markerless=True)]
+        if sealed_files.available():
+            count, wrong = sealed_files.check_sealed(world.machine.disk, first, CHANGING)
+            world.count("sealed segments read as files", count)
+            violations += wrong
         world.machine.die("power")
         second = self._read_all("auditor-2")
         for before, after in zip(first, second or (), strict=False):

@@ -65,6 +65,13 @@ def test_a_planted_fault_is_found(name: str) -> None:
     pytest.fail(f"{name} was not found within {MUTANTS[name].seeds} seeds")
 
 
+def test_the_documentation_names_them_all() -> None:
+    text = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
+    for name, mutant in MUTANTS.items():
+        what = " ".join((mutant.plant.__doc__ or "").split()).rstrip(".")
+        assert f"| `{name}` | {what} | {mutant.seeds} |" in text
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_one_seed_is_one_run(seed: int) -> None:
     first, second = simulate(draw_plan(seed)), simulate(draw_plan(seed))
