@@ -194,7 +194,7 @@ class Identities:
         self._store.when_durable(lsn, durable)
 
     def answer_again(self, held: TransactionalId, reply: IdentityReply) -> None:
-        """A repeat hears what is recorded, when that is durable: the first call may have heard that it never will be."""
+        """A repeat hears what is recorded, when that is durable: the first call may have heard that it never is."""
         identity = Identity(held.producer_id, held.epoch)
         self._store.when_record_durable(
             keys.txid(held.name), lambda error: reply(unavailable(error) if error else identity)

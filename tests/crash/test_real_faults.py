@@ -29,7 +29,7 @@ from wire.errors import KafkaError
 
 OK = ErrorCode.none
 STOP_SECONDS = float(os.environ.get("SEALOG_STOP_SECONDS", "2"))
-KILLS = int(os.environ.get("SEALOG_KILLS_AT", "6"))
+KILLS = int(os.environ.get("SEALOG_KILLS_AT", "3"))
 
 
 class Writing:

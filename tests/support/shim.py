@@ -1,8 +1,9 @@
 """The LD_PRELOAD shims of tests/shim: built when needed, put around a process, and their traces read.
 
 `powerloss` shows what a power cut leaves of a data directory (PowerCut), `slowflush` delays and counts flushes
-(slow_flushes, flush_counts), `faults` makes flushes and writes fail (Faults), `clock` sets the wall clock while the process
-runs (SetClock). Several shims may stand around one process: preload(powerloss, faults) puts the first outermost.
+(slow_flushes, flush_counts), `faults` makes flushes and writes fail (Faults), `clock` sets the wall clock while the
+process runs (SetClock). Several shims may stand around one process: preload(powerloss, faults) puts the first
+outermost.
 
 Without a C compiler `require` skips the test with a message; under CI (environment variable CI) it fails.
 """
