@@ -21,8 +21,8 @@ KEPT_DESCRIPTORS = 32
 
 
 def descriptors_for_clients() -> int:
-    """How many connections leave the broker the file descriptors that it needs itself: a quarter of what the system allows
-    it. The limit of the system is raised as far as it may be."""
+    """How many connections leave the broker the file descriptors that it needs itself, a quarter of what the system
+    allows it. The limit of the system is raised as far as it may be."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with contextlib.suppress(ValueError, OSError):
