@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
+import resource
 from collections.abc import Sequence
 from typing import cast
 
@@ -11,7 +14,21 @@ from typing_extensions import Buffer
 from broker.node import Node
 from broker.session import Session
 
+log = logging.getLogger("sealog")
+
 WRITE_BUFFER_BYTES = 1 << 20
+KEPT_DESCRIPTORS = 32
+
+
+def descriptors_for_clients() -> int:
+    """How many connections leave the broker the file descriptors that it needs itself, a quarter of what the system
+    allows it. The limit of the system is raised as far as it may be."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+    return 1 << 30 if soft == resource.RLIM_INFINITY else max(1, soft - max(KEPT_DESCRIPTORS, soft // 4))
 
 
 class ClientProtocol(asyncio.Protocol):
@@ -73,6 +90,13 @@ class Server:
     def __init__(self, node: Node) -> None:
         self.node = node
         self.faults = 0
+        self._most = descriptors_for_clients()
+        if self._most < node.config.limits.connections:
+            log.warning(
+                "the system's limit of open files leaves room for %d connections, not for the %d of the configuration",
+                self._most,
+                node.config.limits.connections,
+            )
         self._clients: set[ClientProtocol] = set()
         self._server: asyncio.Server | None = None
 
@@ -91,7 +115,7 @@ class Server:
 
     def joined(self, client: ClientProtocol) -> None:
         self._clients.add(client)
-        limit = self.node.config.limits.connections
+        limit = min(self.node.config.limits.connections, self._most)
         if len(self._clients) > limit:
             client.session.close(f"the limit of {limit} connections is reached")
 

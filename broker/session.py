@@ -8,6 +8,7 @@ socket around it is `broker.server`; a simulator puts its own network there.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -54,6 +55,8 @@ class Session:
             pause_bytes=limits.connection_queued_bytes,
         )
         self._out: list[Buffer] = []
+        self._undone: deque[Request] = deque()
+        """Taken in, and not begun."""
         self._reading = True
         self._calls: set[Call] = set()
         self._closed = False
@@ -69,17 +72,24 @@ class Session:
         except (FrameError, ProtocolError) as error:
             self.close(str(error))
             return
-        for request in requests:
-            self._dispatch(request)
-            if self._closed:
-                return
+        self._undone.extend(requests)
+        self._work()
+        if self._closed:
+            return
         if self._reading and self._connection.should_pause:
             self._reading = False
             self._transport.set_reading(False)
 
+    def _work(self) -> None:
+        """One piece of bytes may hold a thousand requests: they wait where the peer does not take the answers."""
+        while self._undone and not self._closed and not self._connection.holds_enough:
+            self._dispatch(self._undone.popleft())
+
     def written(self, size_bytes: int) -> None:
         """So many bytes of what was handed to the socket have left it."""
         self._connection.note_written(size_bytes)
+        if self._undone and not self._connection.holds_enough:
+            self._node.scheduler.call_soon(self._work)
         self._maybe_resume()
 
     def lost(self) -> None:
@@ -89,6 +99,7 @@ class Session:
             call.abandoned = True
         self._calls.clear()
         self._out.clear()
+        self._undone.clear()
 
     def close(self, reason: str) -> None:
         """End it, and no other."""

@@ -50,7 +50,7 @@ class Ends:
             held = self._ids.get(name)
             if held is not None and self._is_repeat(held, producer_id, epoch, commit, bump=bump):
                 self._ids.used(held)
-                reply(Identity(held.producer_id, held.epoch))
+                self._ids.answer_again(held, reply)
                 return
             held = self._ids.holder(name, producer_id, epoch, aborting=not commit)
             if held.open is None:

@@ -132,9 +132,7 @@ class GroupTransactions:
         Errors: those of a holder check, PRODUCER_FENCED for a superseded attempt, INVALID_TXN_STATE,
         INVALID_TRANSACTION_TIMEOUT, POLICY_VIOLATION at a limit.
         """
-        done = self._done(sink, batch)
-        if done is not None:
-            reply(done)
+        if self._is_done(sink, batch, reply):
             return
         group = self._groups.get((sink, batch))
         again = _call(self.enlist, sink, batch, attempt, generation, timeout_ms, member, reply)
@@ -157,9 +155,15 @@ class GroupTransactions:
             outcome = GroupOutcome(batch, attempt, len(group.members), False)
             self._store.when_written(lambda error: reply(unavailable(error) if error else outcome))
 
-    def _done(self, sink: str, batch: int) -> GroupOutcome | None:
+    def _is_done(self, sink: str, batch: int, reply: OutcomeReply) -> bool:
+        """Whether the batch is done; its recorded outcome is answered then, when it is durable."""
         last = self.last_done(sink)
-        return last if last is not None and batch <= last.batch else None
+        if last is None or batch > last.batch:
+            return False
+        self._store.when_record_durable(
+            keys.sink(sink), lambda error: reply(unavailable(error) if error else last)
+        )
+        return True
 
     def _check_time(self, timeout_ms: int) -> None:
         if not 0 < timeout_ms <= self._limits.timeout_ms:
@@ -240,9 +244,7 @@ class GroupTransactions:
         Errors: PRODUCER_FENCED for a superseded attempt, INVALID_TXN_STATE where a winner has not voted or there is no
         such group, INVALID_REQUEST where one is named twice.
         """
-        done = self._done(sink, batch)
-        if done is not None:
-            reply(done)
+        if self._is_done(sink, batch, reply):
             return
         group = self._groups.get((sink, batch))
         if group is not None and group.busy:
@@ -304,9 +306,7 @@ class GroupTransactions:
 
     def abort(self, sink: str, batch: int, attempt: str, reply: OutcomeReply) -> None:
         """Abort this attempt's members; another attempt may follow. Of a done batch: the outcome, nothing changed."""
-        done = self._done(sink, batch)
-        if done is not None:
-            reply(done)
+        if self._is_done(sink, batch, reply):
             return
         group = self._groups.get((sink, batch))
         if group is None or attempt in group.superseded:
@@ -326,9 +326,7 @@ class GroupTransactions:
 
     def extend(self, sink: str, batch: int, attempt: str, timeout_ms: int, reply: OutcomeReply) -> None:
         """Give an undecided attempt, and its members, this much time from now on."""
-        done = self._done(sink, batch)
-        if done is not None:
-            reply(done)
+        if self._is_done(sink, batch, reply):
             return
         with refusals(reply):
             group = self._current(self._groups.get((sink, batch)), sink, batch, attempt)

@@ -196,6 +196,13 @@ class Identities:
 
         self._store.when_durable(lsn, durable)
 
+    def answer_again(self, held: TransactionalId, reply: IdentityReply) -> None:
+        """A repeat hears what is recorded, when that is durable: the first call may have heard that it never is."""
+        identity = Identity(held.producer_id, held.epoch)
+        self._store.when_record_durable(
+            keys.txid(held.name), lambda error: reply(unavailable(error) if error else identity)
+        )
+
     @staticmethod
     def release(held: TransactionalId) -> None:
         """The durable step is over: whoever waited goes on. Who finds the id busy again gets back in line."""
@@ -236,7 +243,7 @@ class Identities:
                 if named != held.previous:
                     raise KafkaError(ErrorCode.producer_fenced, f"{request.name!r} has a newer producer")
                 self.used(held)
-                reply(Identity(held.producer_id, held.epoch))
+                self.answer_again(held, reply)
                 return
             self._again(held, request, named, abort, reply)
 

@@ -1,8 +1,9 @@
-"""Exhaustive search over the states of a scenario: depth first, each state once, by replaying the actions to it."""
+"""Exhaustive search over the states of a scenario, each state once, by replaying the actions that lead to it."""
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -34,17 +35,24 @@ class Explored:
     seconds: float = 0.0
 
 
-def explore(make: Callable[[], World], *, max_states: int = 1 << 60, finish_every: int = 1) -> Explored:
+def explore(
+    make: Callable[[], World],
+    *,
+    max_states: int = 1 << 60,
+    finish_every: int = 1,
+    breadth_first: bool = False,
+) -> Explored:
     """Search from `make()` on. Ends at the first state that is broken, or after so many states.
 
-    Every `finish_every`-th state, and each without actions, is let run to its end and started again.
+    Every `finish_every`-th state, and each without actions, is let run to its end and started again. Depth first saves
+    replays, `breadth_first` gives the shortest way to what is found.
     """
     result = Explored()
     began = time.process_time()
     seen: set[int] = set()
-    todo: list[tuple[Action, ...]] = [()]
+    todo: deque[tuple[Action, ...]] = deque([()])
     while todo and result.states < max_states:
-        path = todo.pop()
+        path = todo.popleft() if breadth_first else todo.pop()
         try:
             world = _replay(make, path)
             result.replays += 1
@@ -61,6 +69,9 @@ def explore(make: Callable[[], World], *, max_states: int = 1 << 60, finish_ever
                         world.finish()
                         break
                     _replay(make, path).finish()
+                if breadth_first:
+                    todo += [(*path, action) for action in actions]
+                    break
                 todo += [(*path, action) for action in reversed(actions[1:])]
                 path = (*path, actions[0])
                 world.act(actions[0])

@@ -13,7 +13,7 @@ from typing import Any
 from storage.flush_round import FlushRound
 from storage.range_log import RangeLog
 from storage.recovery import Recovery
-from txn import ending, group_transactions, recovery, settlement
+from txn import ending, ends, group_transactions, recovery, settlement
 from txn.metastore import recovery as store_recovery
 
 
@@ -79,6 +79,14 @@ PLANTED = [
         "_refused",
         "self.abort(transaction, refused(), recorded)",
         "self.abort(transaction, (), recorded)",
+    ),
+    Planted(
+        "a repeated end is answered though its record's flush has failed",
+        PREPARE,
+        ends.Ends,
+        "end",
+        "self._ids.answer_again(held, reply)",
+        "reply(Identity(held.producer_id, held.epoch))",
     ),
     Planted(
         "a start takes every prepared transaction for whole",

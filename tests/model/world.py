@@ -300,9 +300,13 @@ class Script:
             answer = self.client.answers[self.waiting]
             self.waiting = 0
             self.position += 1
+            step, heard = self.steps[self.position - 1]
             code = getattr(answer, "error_code", ErrorCode.none)
             self.heard.append(code.name)
-            self.steps[self.position - 1][1](self.world, answer)
+            if code is ErrorCode.coordinator_not_available and self.heard.count(code.name) == 1:
+                # Retriable: every client asks again.
+                self.steps.insert(self.position, (step, heard))
+            heard(self.world, answer)
 
     def reconnect(self) -> None:
         if self.position < len(self.steps) or self.waiting:

@@ -6,6 +6,7 @@
  *
  * OP         flush: fsync and fdatasync fail, nothing is flushed
  *            write: write, pwrite, writev, pwritev, fallocate fail, nothing is written
+ *            allocate: fallocate alone fails, as where a disk is full but for what was reserved
  *            short: a write of more than one byte takes only its first half (ERROR is ignored)
  * ERROR      a number (EIO 5, ENOSPC 28)
  * COUNT      how many calls; -1: all of them
@@ -29,7 +30,7 @@
 
 #define MAX_RULES 32
 
-enum op { FLUSH, WRITE, SHORT };
+enum op { FLUSH, WRITE, SHORT, ALLOCATE };
 
 struct rule {
     enum op op;
@@ -66,7 +67,10 @@ static void load(void)
         char op[16];
         if (sscanf(line, "%15s %d %ld %255s", op, &r->error, &r->count, r->part) != 4)
             continue;
-        r->op = strcmp(op, "flush") == 0 ? FLUSH : strcmp(op, "write") == 0 ? WRITE : SHORT;
+        r->op = strcmp(op, "flush") == 0   ? FLUSH
+                : strcmp(op, "write") == 0 ? WRITE
+                : strcmp(op, "short") == 0 ? SHORT
+                                           : ALLOCATE;
         rule_count++;
     }
 }
@@ -199,6 +203,7 @@ int fallocate(int fd, int mode, off_t at, off_t size)
 {
     REAL(int, fallocate, int, int, off_t, off_t)
     FAIL(WRITE, fd);
+    FAIL(ALLOCATE, fd);
     return real(fd, mode, at, size);
 }
 
@@ -206,6 +211,8 @@ int posix_fallocate(int fd, off_t at, off_t size)
 {
     REAL(int, posix_fallocate, int, off_t, off_t)
     int error = fault(WRITE, fd);
+    if (!error)
+        error = fault(ALLOCATE, fd);
     return error ? error : real(fd, at, size);
 }
 

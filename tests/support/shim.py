@@ -1,8 +1,9 @@
 """The LD_PRELOAD shims of tests/shim and bench/shim: built when needed, put around a process, and their traces read.
 
-`powerloss` shows what a power cut leaves of a data directory (PowerCut), `slowflush` delays and counts
-flushes (slow_flushes, flush_counts), `faults` makes flushes and writes fail (Faults). Several shims may
-stand around one process: preload(powerloss, faults) puts the first outermost.
+`powerloss` shows what a power cut leaves of a data directory (PowerCut), `slowflush` delays and counts flushes
+(slow_flushes, flush_counts), `faults` makes flushes and writes fail (Faults), `clock` sets the wall clock while the
+process runs (SetClock). Several shims may stand around one process: preload(powerloss, faults) puts the first
+outermost.
 
 Without a C compiler `require` skips the test with a message; under CI (environment variable CI) it fails.
 """
@@ -57,8 +58,8 @@ def flush_counts(log: Path) -> Counter[str]:
 class Faults:
     """Disk faults in a process under `faults`, switched on and off while it runs.
 
-    Operations: flush, write, short (a write takes only its first half). `part`: of the path of the files
-    meant. `count`: how many calls fail, -1 all.
+    Operations: flush, write, short (a write takes only its first half), allocate (no room can be reserved).
+    `part`: of the path of the files meant. `count`: how many calls fail, -1 all.
     """
 
     def __init__(self, control: Path) -> None:
@@ -77,6 +78,27 @@ class Faults:
 
     def clear(self) -> None:
         self.control.unlink(missing_ok=True)
+
+
+# ---- clock -------------------------------------------------------------------------------------------------
+
+
+class SetClock:
+    """The wall clock of a process under `clock`."""
+
+    def __init__(self, control: Path) -> None:
+        self.control = control
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The environment, without LD_PRELOAD."""
+        return {"CLOCK_CONTROL": str(self.control)}
+
+    def ahead(self, offset_ms: int) -> None:
+        """So far ahead of the system's from now on; below 0: behind it."""
+        made = self.control.with_suffix(".new")
+        made.write_text(str(offset_ms))
+        made.replace(self.control)
 
 
 # ---- powerloss ---------------------------------------------------------------------------------------------

@@ -219,6 +219,12 @@ class MetaStore:
         """
         self._log.when_durable(lsn, callback)
 
+    def when_record_durable(self, key: str, callback: Callback) -> None:
+        """As `when_durable`, for the record of a key as it stands now. What repeats a recorded outcome waits for it:
+        the record is here as soon as it is applied, also where its flush then fails."""
+        record = self.get(key)
+        self.when_durable(record.version if record is not None else self.lsn, callback)
+
     # -- watching
 
     def watch(
