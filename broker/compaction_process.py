@@ -9,7 +9,7 @@ import sys
 
 import msgspec
 
-from storage.compaction import Job, JobDone, Outcome
+from storage.compaction_job import Job, JobDone, Outcome
 
 log = logging.getLogger("sealog")
 

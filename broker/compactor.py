@@ -14,11 +14,14 @@ from broker.settled_segments import SettledSegments
 from broker.topic import Topic
 from broker.topics import Topics
 from storage.clock import Periodic, Scheduler
-from storage.compaction import Candidate, Choice, Job, JobDone, JobSegment, Outcome, Policy, Rewritten, choose
+from storage.compaction import Candidate, Choice, Policy, choose
+from storage.compaction_job import Job, JobDone, JobSegment, Outcome, Rewritten
 from storage.disk import Disk
 from storage.format import segment_name, settled_name
 from storage.layout import LayoutChanged
 from storage.segment import Segment
+from txn.metastore import MetaStore
+from txn.outcomes import forget_segments, merge_resolved
 
 log = logging.getLogger("sealog")
 
@@ -35,6 +38,7 @@ class Compactor:
     def __init__(
         self,
         topics: Topics,
+        store: MetaStore,
         settled: SettledSegments,
         removals: Removals,
         disk: Disk,
@@ -45,6 +49,7 @@ class Compactor:
         max_keys: int,
     ) -> None:
         self._topics = topics
+        self._store = store
         self._layout_store = topics.layout_store
         self._settled = settled
         self._removals = removals
@@ -76,7 +81,8 @@ class Compactor:
             if choice is not None:
                 self._running = True
                 log.info("compacting %s: %s", topic.name, choice.reason)
-                self._worker.run(self._job(topic, choice), partial(self._done, topic))
+                job = self._job(topic, choice)
+                self._worker.run(job, partial(self._done, topic, job))
                 return
 
     # -- what
@@ -95,6 +101,7 @@ class Compactor:
             int(setting("max.compaction.lag.ms")),
             int(setting("delete.retention.ms")),
             float(setting("min.cleanable.dirty.ratio")),
+            int(setting("segment.bytes")),
         )
         is_settled = self._settled.look()
         segments = self._segments(topic)
@@ -112,6 +119,8 @@ class Compactor:
                     is_settled(topic, segment),
                     record["cleaned_ms"],
                     record["tombstones"],
+                    record["first"],
+                    record["last"],
                 )
             )
         return choose(candidates, policy, self._scheduler.now_ms())
@@ -136,11 +145,12 @@ class Compactor:
                 for segment_id in choice.segments
             ],
             max_keys=self._max_keys,
+            join=choice.join,
         )
 
     # -- the new files
 
-    def _done(self, topic: Topic, outcome: Outcome | None) -> None:
+    def _done(self, topic: Topic, job: Job, outcome: Outcome | None) -> None:
         if self._closed:
             return
         if outcome is None or self._topics.get(topic.name) is not topic:
@@ -162,12 +172,21 @@ class Compactor:
                     # Else the layout may name the new files; a restart finds out.
                     self._remove(topic, rewritten)
                 return
-            self._switch(topic, rewritten)
+            if job.join:
+                self._switch_joined(topic, outcome)
+            else:
+                self._switch(topic, rewritten)
             self.run()
 
-        self._layout_store.change(
-            topic.name, lambda current: layouts.with_compacted(current, rewritten, now_ms), published
-        )
+        def changed(current: layouts.Layout) -> layouts.Layout:
+            if job.join:
+                return layouts.with_joined(
+                    current, {one.segment_id: one.generation for one in job.segments}, rewritten[0]
+                )
+            return layouts.with_compacted(current, rewritten, now_ms)
+
+        more_ops = merge_resolved(self._store, outcome.joined, rewritten[0].segment_id) if job.join else []
+        self._layout_store.change(topic.name, changed, published, more_ops=more_ops)
 
     def _switch(self, topic: Topic, rewritten: list[Rewritten]) -> None:
         """The layout durably names the new files: readers go there from this turn on."""
@@ -196,6 +215,37 @@ class Compactor:
                 one.records_before,
                 one.records,
             )
+
+    def _switch_joined(self, topic: Topic, outcome: Outcome) -> None:
+        """As `_switch`: one file has taken the place of several."""
+        if self._topics.get(topic.name) is not topic:
+            return
+        (one,) = outcome.segments
+        segments = self._segments(topic)
+        olds = [segments[segment_id] for segment_id in (*outcome.joined, one.segment_id)]
+        new = Segment.open(
+            self._disk,
+            layouts.directory(topic.name, topic.id),
+            one.segment_id,
+            self._cache,
+            generation=one.generation,
+            readonly=True,
+        )
+        for ranges in topic.ranges:
+            if olds[-1] in ranges.segments:
+                ranges.join_segments(olds, new)
+        forget_segments(self._store, self._scheduler, outcome.joined)
+        for old in olds:
+            old.close()
+            self._removals.remove_segment(old.path, partial(log.info, "%s is deleted", old.path))
+        log.info(
+            "%s: %d segments joined in segment %d, from %d to %d bytes",
+            topic.name,
+            len(olds),
+            one.segment_id,
+            one.size_before,
+            one.size_bytes,
+        )
 
     def _remove(self, topic: Topic, rewritten: list[Rewritten]) -> None:
         directory = layouts.directory(topic.name, topic.id)

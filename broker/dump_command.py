@@ -53,6 +53,8 @@ def dump(
                 problem = item["kind"] == "problem"
                 damaged = damaged or (problem and item["damaged"])
                 click.echo(shown, err=problem and not as_json)
+        except BrokenPipeError:
+            raise  # whoever reads has seen enough
         except OSError as error:
             raise click.ClickException(f"{path}: {error.strerror or error}") from error
     if damaged:

@@ -7,10 +7,11 @@ here gives a new record; the old one stays as it was, so that a conditional writ
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
+from itertools import pairwise
 from typing import Any
 from uuid import UUID
 
-from storage.compaction import Rewritten
+from storage.compaction_job import Rewritten
 from storage.layout import LayoutChanged, RollEvent, SegmentInfo, tails
 
 Layout = dict[str, Any]
@@ -120,6 +121,37 @@ def with_compacted(layout: Layout, rewritten: Sequence[Rewritten], now_ms: int) 
     if changes:
         raise LayoutChanged(f"segments {sorted(changes)} are gone")
     return _next(layout, segments)
+
+
+def with_joined(layout: Layout, generations: Mapping[int, int], joined: Rewritten) -> Layout:
+    """Compacted segments that follow each other have become one, which has the id and the children of the last.
+
+    `generations` are those of the segments that were joined, the last one's included, in their order.
+
+    Raises:
+        LayoutChanged: one of them is gone, or has changed.
+    """
+    by_id = {segment["id"]: segment for segment in layout["segments"]}
+    chain = [by_id[segment_id] for segment_id in generations if segment_id in by_id]
+    if [(one["id"], one["generation"]) for one in chain] != list(generations.items()):
+        raise LayoutChanged(f"not all of the segments {list(generations)} are there as they were")
+    first, *_, last = chain
+    assert last["id"] == joined.segment_id
+    assert all(after["parents"] == [before["id"]] for before, after in pairwise(chain))
+    one = {
+        **last,
+        "parents": first["parents"],
+        "generation": joined.generation,
+        "cleaned_ms": max(segment["cleaned_ms"] for segment in chain),
+    }
+    return _next(
+        layout,
+        [
+            one if segment is last else segment
+            for segment in layout["segments"]
+            if segment is last or segment["id"] not in generations
+        ],
+    )
 
 
 def without(layout: Layout, segment_ids: Set[int]) -> Layout:

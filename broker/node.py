@@ -209,6 +209,7 @@ class Node:
         self.settled_files = SettledFiles(self.topics, settled, self._disk, self.scheduler)
         self.compactor = Compactor(
             self.topics,
+            self.store,
             settled,
             self.removals,
             self._disk,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from storage.cache import SegmentCache
 from storage.chain_scan import ChainScan
@@ -228,11 +228,30 @@ def _compare_indexes(segment: Segment, rebuilt: dict[int, PartitionIndex]) -> No
         raise CorruptLog(segment.path, segment.end, f"partition {partition} is missing in the footer")
 
 
+class _Span(NamedTuple):
+    """The offsets of a sealed segment, start and end per partition."""
+
+    generation: int
+    offsets: dict[int, tuple[int, int]]
+
+    def has_taken(self, other: _Span) -> bool:
+        """Whether this one was written by compaction with all that the other holds."""
+        if not self.generation or not any(start < end for start, end in other.offsets.values()):
+            return False
+        return all(
+            partition in self.offsets
+            and self.offsets[partition][0] <= start
+            and end <= self.offsets[partition][1]
+            for partition, (start, end) in other.offsets.items()
+        )
+
+
 def _check_chain(disk: Disk, folder: str, names: list[str]) -> CorruptLog | None:
     """Judge a folder as a start would: segments in order of their ids, parents as the files name them."""
     # Where a crash met a compaction, a segment has two files; either has all that counts.
     latest = {parsed.segment_id: parsed for name in names if (parsed := parse_name(name)) is not None}
-    infos = []
+    infos: list[SegmentInfo] = []
+    spans: list[_Span] = []
     for parsed in sorted(latest.values()):
         segment = Segment.open(
             disk, folder, parsed.segment_id, SegmentCache(), readonly=True, generation=parsed.generation
@@ -240,6 +259,12 @@ def _check_chain(disk: Disk, folder: str, names: list[str]) -> CorruptLog | None
         header = segment.header
         state: Literal["ACTIVE", "SEALED"] = "SEALED" if segment.state == "SEALED" else "ACTIVE"
         segment.close()
+        spans.append(
+            _Span(
+                header.generation,
+                {one.partition: (one.start_offset, one.end_offset) for one in segment.indexes.values()},
+            )
+        )
         # Where a chain starts is the layout's to know; here the first offsets found are believed.
         parents = header.parents or (-1,)
         infos.append(
@@ -247,6 +272,12 @@ def _check_chain(disk: Disk, folder: str, names: list[str]) -> CorruptLog | None
                 parsed.segment_id, header.first, header.last, state, parents, generation=parsed.generation
             )
         )
+    # And where it met a joining, segments are there whose content another has taken over.
+    infos = [
+        info
+        for info, span in zip(infos, spans, strict=True)
+        if info.state == "ACTIVE" or not any(other is not span and other.has_taken(span) for other in spans)
+    ]
     ends = tails(infos)
     for end in ends:
         if end.state == "SEALED":

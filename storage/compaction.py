@@ -11,35 +11,17 @@ only when it and its sidecar are whole and on the device, and its layout says so
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import msgspec
-from crc32c import crc32c
-
-from storage.cache import SegmentCache
+from storage.compacted_file import CompactedFile, batch_of, entries_of, open_segment
+from storage.compaction_job import Job, JobSegment, Outcome, Rewritten
 from storage.disk import Disk
-from storage.format import (
-    BATCH_PREFIX_BYTES,
-    ENTRY_HEADER_BYTES,
-    ENTRY_MAGIC,
-    HEADER_BLOCK_BYTES,
-    encode_header_block,
-    pack_crc,
-    pack_entry_body,
-    segment_name,
-)
-from storage.layout import LogConfig
-from storage.scan import ScannedEntry, Scanner
-from storage.segment import Segment
-from storage.settled import Owner, SettledPartition, write_now
+from storage.scan import ScannedEntry
+from storage.settled import SettledPartition
 from wire.batch import COMPRESSION_MASK, pack_batch
 from wire.records import Record, build_batch, iterate_records
-
-WRITE_BYTES: Final = 4 << 20
-RUN_BYTES: Final = LogConfig().run_bytes
-STEP_BYTES: Final = LogConfig().footer_step_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +32,8 @@ class Policy:
     max_lag_ms: int
     delete_retention_ms: int
     min_dirty_ratio: float
+    segment_bytes: int = 0
+    """Neighbours that are together no larger than this are joined; 0: none are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +50,9 @@ class Candidate:
     """When it was first compacted; None: it never was."""
     tombstones: bool = False
     """It holds marks of deletion still."""
+    first: int = 0
+    last: int = 0
+    """Its partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +63,8 @@ class Choice:
     dirty: tuple[int, ...]
     without_tombstones: tuple[int, ...]
     reason: str
+    join: bool = False
+    """They become one, and nothing is taken."""
 
 
 def choose(candidates: Sequence[Candidate], policy: Policy, now_ms: int) -> Choice | None:
@@ -110,7 +99,7 @@ def choose(candidates: Sequence[Candidate], policy: Policy, now_ms: int) -> Choi
     elif over:
         return Choice(tuple(over), (), tuple(over), "delete.retention.ms of marks of deletion is over")
     else:
-        return None
+        return _choose_join(candidates, policy)
     return Choice(
         tuple(one.segment_id for one in chosen),
         tuple(one.segment_id for one in dirty),
@@ -119,46 +108,39 @@ def choose(candidates: Sequence[Candidate], policy: Policy, now_ms: int) -> Choi
     )
 
 
-class JobSegment(msgspec.Struct, frozen=True, kw_only=True):
-    """One segment of a job, with its outcomes per partition."""
-
-    segment_id: int
-    generation: int
-    learn: bool
-    without_tombstones: bool
-    outcomes: dict[int, SettledPartition]
+JOIN_AT_LEAST: Final = 4
+JOIN_AT_MOST: Final = 64
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """What `rewrite` does. Segments in layout order; `max_keys` bounds its memory (about 150 bytes a key)."""
+def _choose_join(candidates: Sequence[Candidate], policy: Policy) -> Choice | None:
+    """Small segments that follow each other, all compacted, of the same partitions.
 
-    topic: str
-    directory: str
-    segments: list[JobSegment]
-    max_keys: int
+    The largest is at most half of the whole, so a record is written anew a few times at most, however many come. None
+    that holds marks of deletion: their time is counted per segment.
+    """
 
+    def joinable(one: Candidate) -> bool:
+        return one.ready and one.cleaned_ms is not None and not one.tombstones
 
-class Rewritten(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one segment. `generation` is the same where there was nothing to take from it."""
+    following = {one.parents[0]: one for one in candidates if len(one.parents) == 1}
+    for first in candidates:
+        group: list[Candidate] = []
+        total = largest = fitting = 0
+        one: Candidate | None = first
+        while one is not None and joinable(one) and (one.first, one.last) == (first.first, first.last):
+            total += one.size_bytes
+            if total > policy.segment_bytes or len(group) == JOIN_AT_MOST:
+                break
+            group.append(one)
+            largest = max(largest, one.size_bytes)
+            if len(group) >= JOIN_AT_LEAST and 2 * largest <= total:
+                fitting = len(group)
+            one = following.get(one.segment_id)
+        if fitting:
+            chosen = tuple(one.segment_id for one in group[:fitting])
+            return Choice(chosen, (), (), f"{fitting} small segments become one", join=True)
+    return None
 
-    segment_id: int
-    generation: int
-    size_before: int
-    size_bytes: int
-    records_before: int
-    records: int
-    tombstones: bool
-
-
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """`learned`: of the segments to learn from, those that were; the others had too many keys for one job."""
-
-    segments: list[Rewritten]
-    learned: list[int]
-
-
-JobDone = Callable[[Outcome | None], None]
-"""Called on the loop: the outcome, or None where the job failed, which has been logged."""
 
 Keys = dict[int, dict[bytes, int]]
 
@@ -169,6 +151,8 @@ def rewrite(disk: Disk, job: Job) -> Outcome:
     Raises CorruptLog, KafkaError (records that cannot be decoded), OSError. Files of a job that failed are orphans: the
     next start, or the next job, removes them.
     """
+    if job.join:
+        return _join(disk, job)
     keys: Keys = {}
     learned: list[int] = []
     last = -1
@@ -182,20 +166,6 @@ def rewrite(disk: Disk, job: Job) -> Outcome:
     done = [_rewrite_one(disk, job, one, keys) for one in job.segments[: last + 1]]
     disk.flush_dir(job.directory)
     return Outcome(segments=done, learned=learned)
-
-
-def _open(disk: Disk, directory: str, one: JobSegment) -> Segment:
-    return Segment.open(
-        disk, directory, one.segment_id, SegmentCache(), readonly=True, generation=one.generation
-    )
-
-
-def _entries(segment: Segment) -> Iterable[ScannedEntry]:
-    return Scanner(segment.file(), segment.salt, HEADER_BLOCK_BYTES, segment.end)
-
-
-def _batch(segment: Segment, entry: ScannedEntry) -> bytes:
-    return segment.file().pread(entry.size, entry.position + ENTRY_HEADER_BYTES)
 
 
 def _is_aborted(one: JobSegment) -> Callable[[ScannedEntry], bool]:
@@ -215,109 +185,32 @@ def _is_aborted(one: JobSegment) -> Callable[[ScannedEntry], bool]:
 
 
 def _learn(disk: Disk, directory: str, one: JobSegment, keys: Keys) -> None:
-    segment = _open(disk, directory, one)
+    segment = open_segment(disk, directory, one)
     try:
         aborted = _is_aborted(one)
-        for entry in _entries(segment):
+        for entry in entries_of(segment):
             if aborted(entry) or not entry.header.record_count:
                 continue
             latest = keys.setdefault(entry.partition, {})
-            for record in iterate_records(_batch(segment, entry)):
+            for record in iterate_records(batch_of(segment, entry)):
                 if record.key is not None:
                     latest[record.key] = record.offset
     finally:
         segment.close()
 
 
-class _Writer:
-    """Entries of the new file, in the order of the old one."""
-
-    def __init__(self, disk: Disk, directory: str, old: Segment) -> None:
-        header = old.header
-        self._generation = header.generation + 1
-        self._path = f"{directory}/{segment_name(header.segment_id, self._generation)}"
-        block = encode_header_block(
-            header.topic_id,
-            header.segment_id,
-            header.first,
-            header.last,
-            header.term,
-            header.created_ms,
-            header.parents,
-            self._generation,
-        )
-        if disk.exists(self._path):
-            disk.remove(self._path)  # of a job that was cut short
-        file = disk.open(self._path, create=True)
-        file.pwritev((block,), 0)
-        file.close()
-        self.segment = Segment.open(
-            disk, directory, header.segment_id, SegmentCache(), generation=self._generation
-        )
-        self._old = old
-        self._pending: list[bytes] = []
-        self._position = self.segment.end
-        self._written = self.segment.end
-
-    def add(self, entry: ScannedEntry, batch: bytes, max_timestamp: int) -> None:
-        guarded = (
-            pack_entry_body(ENTRY_MAGIC, 0, len(batch), entry.partition, entry.term, entry.txn_seq, 0)
-            + batch[:BATCH_PREFIX_BYTES]
-        )
-        self._pending += (
-            pack_crc(crc32c(guarded, self.segment.salt ^ self._position)),
-            guarded,
-            batch[BATCH_PREFIX_BYTES:],
-        )
-        size = ENTRY_HEADER_BYTES + len(batch)
-        index = self.segment.index_of(entry.partition, self._old.indexes[entry.partition].start_offset)
-        base, end = entry.header.base_offset, entry.header.last_offset + 1
-        self.segment.runs += index.add(base, end, self._position, size, entry.term, max_timestamp, RUN_BYTES)
-        self._position += size
-        if self._position - self._written >= WRITE_BYTES:
-            self._write_out()
-
-    def copy_up_to(self, position: int) -> None:
-        """Everything of the old file before its entry at `position`, as it is."""
-        for entry in _entries(self._old):
-            if entry.position >= position:
-                return
-            self.add(entry, _batch(self._old, entry), entry.header.max_timestamp)
-
-    def _write_out(self) -> None:
-        self.segment.file().pwritev(self._pending, self._written)
-        self._pending, self._written = [], self._position
-
-    def finish(self, producers: bytes) -> int:
-        """Seal it; its size. Raises OSError."""
-        segment = self.segment
-        self._write_out()
-        segment.end = self._position
-        for partition, old in self._old.indexes.items():
-            index = segment.index_of(partition, old.start_offset)
-            index.end_offset, index.epochs = old.end_offset, old.epochs
-        segment.change_state("FULL")
-        segment.write_end_mark()
-        for _ in segment.footer_steps(producers, STEP_BYTES):
-            pass
-        segment.file().flush()
-        segment.write_trailer()
-        segment.file().flush()
-        return segment.file_size
-
-
 def _rewrite_one(disk: Disk, job: Job, one: JobSegment, keys: Keys) -> Rewritten:
     directory = job.directory
-    old = _open(disk, directory, one)
-    writer: _Writer | None = None
+    old = open_segment(disk, directory, one)
+    writer: CompactedFile | None = None
     before = after = 0
     tombstones = False
     try:
         aborted = _is_aborted(one)
-        for entry in _entries(old):
+        for entry in entries_of(old):
             header = entry.header
             before += header.record_count
-            batch = _batch(old, entry)
+            batch = batch_of(old, entry)
             records: list[Record] = []
             if header.record_count and not aborted(entry):
                 latest = keys.get(entry.partition, {})
@@ -336,16 +229,15 @@ def _rewrite_one(disk: Disk, job: Job, one: JobSegment, keys: Keys) -> Rewritten
                     writer.add(entry, batch, header.max_timestamp)
                 continue
             if writer is None:
-                writer = _Writer(disk, directory, old)
-                writer.copy_up_to(entry.position)
+                writer = CompactedFile(disk, directory, [old])
+                writer.copy(old, entry.position)
             if records:
                 writer.add(entry, *_shorter(entry, records))
             elif is_last:
                 writer.add(entry, _empty(entry), header.max_timestamp)
         size = old.file_size
         if writer is not None:
-            size = writer.finish(old.load_producers_packed())
-            _write_outcomes(disk, job.topic, one, writer.segment)
+            size = writer.finish(job.topic, one.outcomes.items())
     finally:
         old.close()
         if writer is not None:
@@ -361,11 +253,51 @@ def _rewrite_one(disk: Disk, job: Job, one: JobSegment, keys: Keys) -> Rewritten
     )
 
 
-def _write_outcomes(disk: Disk, topic: str, one: JobSegment, segment: Segment) -> None:
-    """The new file is settled as the old one was."""
-    header = segment.header
-    owner = Owner(topic, header.topic_id, header.segment_id, header.generation)
-    write_now(disk, segment.path, segment.salt, owner, one.outcomes.items())
+def _join(disk: Disk, job: Job) -> Outcome:
+    """The segments of the job, which were compacted before and follow each other, become one."""
+    *others, last = job.segments
+    olds = [open_segment(disk, job.directory, one) for one in job.segments]
+    writer = CompactedFile(disk, job.directory, olds)
+    records = 0
+    try:
+        for old in olds:
+            for entry in entries_of(old):
+                header = entry.header
+                ends = olds[-1].indexes[entry.partition].end_offset
+                if header.record_count or header.last_offset + 1 == ends:
+                    records += header.record_count
+                    writer.add(entry, batch_of(old, entry), header.max_timestamp)
+                # Else it was kept, empty, as the last one of its segment, which it is no more.
+        size = writer.finish(job.topic, _joined_outcomes(job.segments).items())
+    finally:
+        writer.segment.close()
+        for old in olds:
+            old.close()
+    disk.flush_dir(job.directory)
+    one = Rewritten(
+        segment_id=last.segment_id,
+        generation=last.generation + 1,
+        size_before=sum(old.file_size for old in olds),
+        size_bytes=size,
+        records_before=records,
+        records=records,
+        tombstones=False,
+    )
+    return Outcome(segments=[one], learned=[], joined=[one.segment_id for one in others])
+
+
+def _joined_outcomes(segments: Sequence[JobSegment]) -> dict[int, SettledPartition]:
+    found: dict[int, SettledPartition] = {}
+    for one in segments:
+        for partition, own in one.outcomes.items():
+            before = found.get(partition)
+            if before is None:
+                found[partition] = own
+            else:
+                # Where the log start lies in this one, nothing is known of what is before it.
+                first = before.first if own.first == before.end else own.first
+                found[partition] = SettledPartition(first, own.end, before.aborted + own.aborted)
+    return found
 
 
 def _stays(record: Record, latest: dict[bytes, int], *, without_tombstones: bool) -> bool:

@@ -7,6 +7,7 @@ range log.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from storage.index import PartitionIndex
@@ -80,6 +81,13 @@ class PartitionLog:
         for number, index in enumerate(self.indexes):
             if index.segment is old:
                 self.indexes[number] = new.indexes[self.partition]
+
+    def join_segments(self, olds: Sequence[Segment], new: Segment) -> None:
+        """The offsets of several files, which follow each other, in one."""
+        gone = [number for number, index in enumerate(self.indexes) if index.segment in olds]
+        if gone:
+            self.indexes[gone[0] : gone[-1] + 1] = [new.indexes[self.partition]]
+            self.starts[:] = [index.start_offset for index in self.indexes]
 
     def drop_segment(self, segment: Segment) -> None:
         """Nothing at or above the log start lies there."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal
 
 import msgpack
@@ -463,6 +463,14 @@ class RangeLog(RangeReader):
         self._segments[self._segments.index(old)] = new
         for log in self._partitions:
             log.replace_segment(old, new)
+
+    def join_segments(self, olds: Sequence[Segment], new: Segment) -> None:
+        """Compaction has made one of several segments that follow each other. The caller closes the old ones."""
+        self._segments[self._segments.index(olds[-1])] = new
+        for old in olds[:-1]:
+            self._segments.remove(old)
+        for log in self._partitions:
+            log.join_segments(olds, new)
 
     def drop_segment(self, segment: Segment) -> None:
         """A sealed segment is no part of the log any more. The caller has moved the log starts past it, and closes

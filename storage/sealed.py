@@ -56,10 +56,18 @@ class SealedSegment:
         """
         self._disk = disk
         self._segment = Segment.open_path(disk, path, SegmentCache())
-        self._settled: Settled | None = None
+        self._settled: Settled | CorruptLog | None = None
         if self._segment.state != "SEALED":
             self._segment.close()
             raise NotSealed(f"{path}: it has no footer, so it is not sealed")
+        # Now, and not when it is asked for: the broker may remove both meanwhile.
+        self._read_settled()
+
+    def _read_settled(self) -> None:
+        try:
+            self._settled = read_settled(self._disk, self.path, self._segment.salt)
+        except CorruptLog as error:
+            self._settled = error
 
     def __enter__(self) -> SealedSegment:
         return self
@@ -103,7 +111,9 @@ class SealedSegment:
     def settled(self) -> Settled | None:
         """The outcomes; None as long as they are not written down. Raises CorruptLog, OSError."""
         if self._settled is None:
-            self._settled = read_settled(self._disk, self.path, self._segment.salt)
+            self._read_settled()  # it may be there by now
+        if isinstance(self._settled, CorruptLog):
+            raise self._settled
         return self._settled
 
     @property

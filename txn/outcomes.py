@@ -10,7 +10,7 @@ from itertools import islice
 
 from storage.clock import Scheduler
 from txn import keys
-from txn.metastore import Delete, MetaStore, Op, StoreFailed
+from txn.metastore import Delete, MetaStore, Op, Put, StoreFailed
 
 BATCH_OPS = 2_000
 """So many at a time: a segment may have hundreds of thousands, more than a batch or a turn of the loop should hold."""
@@ -39,6 +39,16 @@ def delete_in_batches(store: MetaStore, scheduler: Scheduler, paths: Callable[[]
         return  # the store says so to everyone; the next start removes them
     if len(ops) == BATCH_OPS:
         scheduler.call_soon(delete_in_batches, store, scheduler, paths)
+
+
+def merge_resolved(store: MetaStore, segment_ids: Iterable[int], into: int) -> list[Op]:
+    """What is resolved in these segments is so in another, which takes over all that they hold."""
+    merged: dict[int, int] = {}
+    for segment_id in (*segment_ids, into):
+        record = store.get(keys.resolved(segment_id))
+        for partition, offset in record.value.items() if record is not None else ():
+            merged[partition] = max(offset, merged.get(partition, 0))
+    return [Put(keys.resolved(into), merged)] if merged else []
 
 
 def forget_left_over(store: MetaStore, scheduler: Scheduler, named: Container[int]) -> None:

@@ -28,6 +28,7 @@ from storage.format import (
     entry_is_valid,
     parse_name,
     segment_name,
+    settled_name,
 )
 from wire.batch import BATCH_HEADER_SIZE
 
@@ -119,6 +120,9 @@ def test_names() -> None:
     assert parse_name(segment_name(12)) == (12, ".seg", 0)
     assert parse_name(segment_name(12, 3)) == (12, ".seg", 3)
     assert parse_name(checkpoint_name(12)) == (12, ".ckpt", 0)
+    assert parse_name(settled_name(12)) == (12, ".settled", 0)
+    assert parse_name(settled_name(12, 3)) == (12, ".settled", 3)
+    assert parse_name(settled_name(12, 3) + ".tmp") == (12, ".settled.tmp", 3)
     assert parse_name(checkpoint_name(12) + ".tmp") == (12, ".ckpt.tmp", 0)
     for stranger in (
         "12.seg",

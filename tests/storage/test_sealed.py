@@ -96,6 +96,14 @@ def test_every_offset_is_found(path: Path) -> None:
             next(segment.batches(2))
 
 
+def test_one_that_is_open_can_be_read_though_it_is_removed(path: Path) -> None:
+    with open_sealed(str(path)) as segment:
+        Path(settled_path(str(path))).unlink()
+        path.unlink()
+        assert [batch.base_offset for batch in segment.committed(0)] == [0, 4, 6]
+        assert segment.topic == "t"
+
+
 def test_offsets_are_found_by_time() -> None:
     world = SimNode()
     create_topic(world.client(), "t")
