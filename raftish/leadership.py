@@ -50,6 +50,7 @@ class Leadership:
         self._transfer_deadline_ms = 0.0
         self._handed_over = False
         """A TimeoutNow went out in this term: it may come late, so no lease holds any more."""
+        self._quorum_until_ms = NEVER
         self._round = 0
         self._round_wanted = True
         self._rounds: deque[tuple[int, float]] = deque(maxlen=MAX_ROUNDS)
@@ -105,6 +106,7 @@ class Leadership:
         return self._log.term_at(self._raft.commit) == self._raft.term
 
     def members_changed(self, now_ms: float) -> None:
+        self._quorum_until_ms = NEVER
         wanted = [node for node in self._raft.membership if node != self._id]
         for node in wanted:
             if node not in self.progress:
@@ -172,9 +174,14 @@ class Leadership:
     def has_quorum(self) -> bool:
         """Whether a majority was heard within the election timeout."""
         now_ms = self._raft.now_ms
+        if now_ms < self._quorum_until_ms:
+            # Whoever was heard since can only have made it later.
+            return True
         heard = {node: progress.heard_ms for node, progress in self.progress.items()}
         heard[self._id] = now_ms
-        return self._raft.membership.majority_of(heard, NEVER) > now_ms - self._config.election_timeout_ms
+        heard_ms = self._raft.membership.majority_of(heard, NEVER)
+        self._quorum_until_ms = heard_ms + self._config.election_timeout_ms
+        return now_ms < self._quorum_until_ms
 
     def lease_until_ms(self) -> float:
         acked = {node: progress.acked_sent_ms for node, progress in self.progress.items()}
@@ -232,7 +239,8 @@ class Leadership:
 
     # Time, and what goes out.
 
-    def tick(self) -> None:
+    def tick(self) -> bool:
+        """Whether there is something to send."""
         now_ms = self._raft.now_ms
         if self.transfer_target is not None and now_ms >= self._transfer_deadline_ms:
             self.transfer_target = None
@@ -241,8 +249,10 @@ class Leadership:
         if beat != self._last_beat:
             self._last_beat = beat
             self._round_wanted = True
+        again = False
         for progress in self.progress.values():
-            progress.tick(now_ms)
+            again |= progress.tick(now_ms)
+        return again or self._round_wanted
 
     def send_all(self) -> None:
         """Once per output: whatever came together in a turn travels together."""

@@ -217,7 +217,7 @@ def believes_an_old_write_after_a_truncation():
 
 
 def sends_what_was_lost_never_again():
-    return patch.object(Progress, "tick", lambda self, now_ms: None)
+    return patch.object(Progress, "tick", lambda self, now_ms: False)
 
 
 def never_steps_down_without_a_majority():

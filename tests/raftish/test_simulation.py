@@ -53,7 +53,7 @@ def test_three_nodes_and_a_spare_live_through_faults(first):
     run_chunk(first, live_through_faults, 3)
 
 
-@pytest.mark.parametrize("first", chunks(500))
+@pytest.mark.parametrize("first", chunks(400))
 def test_five_nodes_and_a_spare_live_through_faults(first):
     run_chunk(first, live_through_faults, 5)
 

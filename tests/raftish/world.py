@@ -179,9 +179,10 @@ class World:
         self.at(TICK_MS, self._tick)
         for node in self.nodes.values():
             if node.raft is not None and node.paused_until <= self.now:
-                node.raft.tick(self.clock(node))
-                self.checker.ticked(node.name, node.raft, self.clock(node))
-                self.drain(node)
+                now_ms = self.clock(node)
+                if node.raft.tick(now_ms):
+                    self.drain(node)
+                self.checker.ticked(node.name, node.raft, now_ms)
 
     # Nodes.
 
