@@ -284,3 +284,83 @@ def test_power_cuts_lose_nothing_acknowledged(seed):
         assert not set(acknowledged) - set(texts)
         assert not set(lost) & set(texts)
         assert len(set(texts)) == len(texts)
+
+
+class Cut(FileLog):
+    """A log whose begin is gone, in memory at least."""
+
+    base, base_term = 0, 0
+
+    @property
+    def first_index(self):
+        return self.base + 1
+
+    @property
+    def last_index(self):
+        return self.base + len(self._all)
+
+    def compact(self, index):
+        self.base_term = self.term_at(index)
+        del self._all[: index - self.base]
+        self.base = index
+
+    def install(self, index, term):
+        self._all.clear()
+        self.base, self.base_term = index, term
+
+    def term_at(self, index):
+        if index == self.base:
+            return self.base_term
+        return self._all[index - self.base - 1].term if self.base < index <= self.last_index else None
+
+    def entries(self, first, last, max_bytes):
+        return super().entries(first - self.base, last - self.base, max_bytes)
+
+    def write(self, truncate_from, entries):
+        assert truncate_from is None
+        self._journal.append([None, []])
+        self._all.extend(entries)
+
+
+class Fetching(Texts):
+    """Takes its state from another node's machine, at the second attempt."""
+
+    def __init__(self, cluster, log):
+        super().__init__()
+        self.cluster, self.log, self.requests = cluster, log, []
+
+    def restore(self, request, done):
+        self.requests.append(request)
+        if len(self.requests) == 1:
+            self.cluster.scheduler.call_later(5, done, OSError("the files did not come"))
+            return
+        self.texts = list(self.cluster.machines[request.source, 0].texts)
+        self.log.install(request.index, request.index_term)
+        self.cluster.scheduler.call_later(5, done, None)
+
+
+def test_a_node_that_is_too_far_behind_fetches_the_state_and_goes_on():
+    cluster = Cluster(groups=1)
+    for node in cluster.names:
+        cluster.hosts[node].remove(0)
+        log = Cut(cluster.disks[node], cluster.scheduler, "cut")
+        machine = cluster.machines[node, 0] = Fetching(cluster, log)
+        cluster.hosts[node].add(
+            0, log, HardState(0, None), [(0, Membership(frozenset(cluster.names)))], machine
+        )
+    cluster.elect()
+    leader = cluster.leader(0)
+    behind = next(node for node in cluster.names if node != leader.raft.node_id)
+    cluster.cut.add(behind)
+    outcomes = []
+    for number in range(5):
+        cluster.propose(0, b"%d" % number, outcomes)
+    cluster.run_until(lambda: len(outcomes) == 5)
+    leader._log.compact(leader.raft.commit)
+    cluster.cut.clear()
+    machine = cluster.machines[behind, 0]
+    cluster.run_until(lambda: len(machine.texts) == 5)
+    assert len(machine.requests) == 2
+    cluster.propose(0, b"5", outcomes)
+    cluster.run_until(lambda: len(machine.texts) == 6)
+    assert machine.texts == [b"%d" % number for number in range(6)]
