@@ -15,6 +15,7 @@ from raftish import membership as members
 from raftish.entries import Entry, Kind
 from raftish.membership import Change, ChangeRefused, Membership, Step
 from raftish.messages import (
+    NO_ROUND,
     AppendRequest,
     AppendResponse,
     Heartbeat,
@@ -275,10 +276,9 @@ class Leadership:
     def _send_appends(self, node: int, progress: Progress) -> None:
         raft, log = self._raft, self._log
         while progress.may_send:
-            probing = progress.stage is Stage.PROBE
             first = progress.next
-            if first > log.last_index and progress.sent_commit >= raft.commit and not probing:
-                return
+            if first > log.last_index and progress.stage is not Stage.PROBE:
+                break
             prev_term = log.term_at(first - 1)
             if prev_term is None or first < log.first_index:
                 self._send_snapshot(node, progress)
@@ -286,13 +286,15 @@ class Leadership:
             entries: tuple[Entry, ...] = ()
             if first <= log.last_index:
                 entries = log.entries(first, log.last_index, self._config.max_message_bytes)
-            progress.sent_commit = raft.commit
+            last = first - 1 + len(entries)
             raft.send(AppendRequest(self._id, node, raft.term, first - 1, prev_term, raft.commit, entries))
-            if entries or probing:
-                size = sum(len(entry.payload) for entry in entries)
-                progress.sent(entries[-1].index if entries else first - 1, size, raft.now_ms)
-            if not entries:
-                return
+            progress.sent(last, sum(len(entry.payload) for entry in entries), raft.now_ms)
+            progress.sent_commit = max(progress.sent_commit, min(raft.commit, last))
+        commit = min(progress.match, raft.commit)
+        if commit > progress.sent_commit:
+            # Nothing to send that would tell it; should it be lost, the next round tells it again.
+            progress.sent_commit = commit
+            raft.send(Heartbeat(self._id, node, raft.term, NO_ROUND, commit))
 
     def _send_snapshot(self, node: int, progress: Progress) -> None:
         raft = self._raft

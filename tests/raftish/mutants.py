@@ -255,7 +255,7 @@ MUTANTS = {
     votes_twice: (FAULTS, 30),
     votes_for_a_shorter_log: (FAULTS, 50),
     votes_by_length_alone: (FAULTS, 200),
-    commits_an_old_term_by_counting: (FAULTS, 50),
+    commits_an_old_term_by_counting: (FAULTS, 100),
     leader_counts_itself_unflushed: (FAULTS, 10),
     follower_acknowledges_before_the_flush: (FAULTS, 10),
     a_minority_is_enough: (FAULTS, 10),
