@@ -119,17 +119,22 @@ class Raft:
 
     # Inputs.
 
-    def tick(self, now_ms: float) -> None:
-        self._at(now_ms)
+    def tick(self, now_ms: float) -> bool:
+        """Whether it led to anything: if not, there is no output to take. Cheap then, as most groups are idle."""
+        if now_ms > self.now_ms:
+            self.now_ms = now_ms
         if self.leadership is not None:
-            if not self.leadership.has_quorum():
-                self._become_follower(self.term, None)
-                return
-            self.leadership.tick()
-        elif now_ms >= self._timeout_at_ms:
-            self._arm_timeout()
-            if self.node_id in self.membership.voters and self.following.restoring is None:
-                self._pre_campaign()
+            if self.leadership.has_quorum():
+                return self.leadership.tick()
+            self._become_follower(self.term, None)
+            return True
+        if now_ms < self._timeout_at_ms:
+            return False
+        self._arm_timeout()
+        if self.node_id not in self.membership.voters or self.following.restoring is not None:
+            return False
+        self._pre_campaign()
+        return True
 
     def step(self, message: Message, now_ms: float) -> None:
         """A message came; twice, late or out of order is fine."""

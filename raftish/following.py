@@ -13,6 +13,7 @@ from raftish import membership as members
 from raftish.entries import Entry, Kind
 from raftish.membership import Memberships
 from raftish.messages import (
+    NO_ROUND,
     AppendRequest,
     AppendResponse,
     Heartbeat,
@@ -80,7 +81,8 @@ class Following:
     def on_heartbeat(self, message: Heartbeat) -> None:
         raft = self._raft
         raft.commit_to(min(message.commit, self._verified_index))
-        raft.say(HeartbeatResponse(raft.node_id, message.source, raft.term, message.round))
+        if message.round != NO_ROUND:
+            raft.say(HeartbeatResponse(raft.node_id, message.source, raft.term, message.round))
 
     # Acknowledging.
 

@@ -151,9 +151,6 @@ class Group:
 
     # The host.
 
-    def tick(self, now_ms: float) -> None:
-        self.raft.tick(now_ms)
-
     def step(self, message: Message, now_ms: float) -> None:
         self.raft.step(message, now_ms)
 
@@ -333,8 +330,7 @@ class Host:
         self._timer = self.scheduler.call_later(self._tick_ms, self._tick)
         now_ms = self.now_ms()
         for group in self.groups.values():
-            if group.failure is None:
-                group.tick(now_ms)
+            if group.failure is None and group.raft.tick(now_ms):
                 self.wake(group)
 
     def _turn(self) -> None:

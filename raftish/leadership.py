@@ -15,6 +15,7 @@ from raftish import membership as members
 from raftish.entries import Entry, Kind
 from raftish.membership import Change, ChangeRefused, Membership, Step
 from raftish.messages import (
+    NO_ROUND,
     AppendRequest,
     AppendResponse,
     Heartbeat,
@@ -50,6 +51,7 @@ class Leadership:
         self._transfer_deadline_ms = 0.0
         self._handed_over = False
         """A TimeoutNow went out in this term: it may come late, so no lease holds any more."""
+        self._quorum_until_ms = NEVER
         self._round = 0
         self._round_wanted = True
         self._rounds: deque[tuple[int, float]] = deque(maxlen=MAX_ROUNDS)
@@ -105,6 +107,7 @@ class Leadership:
         return self._log.term_at(self._raft.commit) == self._raft.term
 
     def members_changed(self, now_ms: float) -> None:
+        self._quorum_until_ms = NEVER
         wanted = [node for node in self._raft.membership if node != self._id]
         for node in wanted:
             if node not in self.progress:
@@ -172,9 +175,14 @@ class Leadership:
     def has_quorum(self) -> bool:
         """Whether a majority was heard within the election timeout."""
         now_ms = self._raft.now_ms
+        if now_ms < self._quorum_until_ms:
+            # Whoever was heard since can only have made it later.
+            return True
         heard = {node: progress.heard_ms for node, progress in self.progress.items()}
         heard[self._id] = now_ms
-        return self._raft.membership.majority_of(heard, NEVER) > now_ms - self._config.election_timeout_ms
+        heard_ms = self._raft.membership.majority_of(heard, NEVER)
+        self._quorum_until_ms = heard_ms + self._config.election_timeout_ms
+        return now_ms < self._quorum_until_ms
 
     def lease_until_ms(self) -> float:
         acked = {node: progress.acked_sent_ms for node, progress in self.progress.items()}
@@ -232,7 +240,8 @@ class Leadership:
 
     # Time, and what goes out.
 
-    def tick(self) -> None:
+    def tick(self) -> bool:
+        """Whether there is something to send."""
         now_ms = self._raft.now_ms
         if self.transfer_target is not None and now_ms >= self._transfer_deadline_ms:
             self.transfer_target = None
@@ -241,8 +250,10 @@ class Leadership:
         if beat != self._last_beat:
             self._last_beat = beat
             self._round_wanted = True
+        again = False
         for progress in self.progress.values():
-            progress.tick(now_ms)
+            again |= progress.tick(now_ms)
+        return again or self._round_wanted
 
     def send_all(self) -> None:
         """Once per output: whatever came together in a turn travels together."""
@@ -265,10 +276,9 @@ class Leadership:
     def _send_appends(self, node: int, progress: Progress) -> None:
         raft, log = self._raft, self._log
         while progress.may_send:
-            probing = progress.stage is Stage.PROBE
             first = progress.next
-            if first > log.last_index and progress.sent_commit >= raft.commit and not probing:
-                return
+            if first > log.last_index and progress.stage is not Stage.PROBE:
+                break
             prev_term = log.term_at(first - 1)
             if prev_term is None or first < log.first_index:
                 self._send_snapshot(node, progress)
@@ -276,13 +286,15 @@ class Leadership:
             entries: tuple[Entry, ...] = ()
             if first <= log.last_index:
                 entries = log.entries(first, log.last_index, self._config.max_message_bytes)
-            progress.sent_commit = raft.commit
+            last = first - 1 + len(entries)
             raft.send(AppendRequest(self._id, node, raft.term, first - 1, prev_term, raft.commit, entries))
-            if entries or probing:
-                size = sum(len(entry.payload) for entry in entries)
-                progress.sent(entries[-1].index if entries else first - 1, size, raft.now_ms)
-            if not entries:
-                return
+            progress.sent(last, sum(len(entry.payload) for entry in entries), raft.now_ms)
+            progress.sent_commit = max(progress.sent_commit, min(raft.commit, last))
+        commit = min(progress.match, raft.commit)
+        if commit > progress.sent_commit:
+            # Nothing to send that would tell it; should it be lost, the next round tells it again.
+            progress.sent_commit = commit
+            raft.send(Heartbeat(self._id, node, raft.term, NO_ROUND, commit))
 
     def _send_snapshot(self, node: int, progress: Progress) -> None:
         raft = self._raft

@@ -6,9 +6,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from raftish.entries import Entry
 from raftish.membership import Membership
+
+NO_ROUND: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +86,8 @@ class Heartbeat:
     target: int
     term: int
     round: int
-    """Counts up in a term; whoever answers it confirms the leader as of the moment it was sent."""
+    """Counts up in a term; whoever answers it confirms the leader as of the moment it was sent. `NO_ROUND` is not
+    answered: it tells of the commit index between rounds."""
     commit: int
     """No further than the target has acknowledged."""
 

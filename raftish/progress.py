@@ -95,15 +95,18 @@ class Progress:
     def needs_snapshot(self, now_ms: float) -> None:
         self._enter(Stage.SNAPSHOT, self.next, now_ms)
 
-    def tick(self, now_ms: float) -> None:
-        """Begin anew where nothing moved for too long: messages may have been lost."""
+    def tick(self, now_ms: float) -> bool:
+        """Begin anew where nothing moved for too long, as messages may have been lost; whether that is so."""
         if now_ms - self._moved_ms < self._config.retry_ms:
-            return
+            return False
         if self._inflight:
             self._enter(Stage.PROBE, self.match + 1, now_ms)
         elif self.waits or self.stage is Stage.SNAPSHOT:
             # Not from the last match: in a new term that is none yet, and silence says nothing about the log.
             self._enter(Stage.PROBE, self.next, now_ms)
+        else:
+            return False
+        return True
 
     def _enter(self, stage: Stage, next_index: int, now_ms: float) -> None:
         self.stage = stage

@@ -11,7 +11,7 @@ from raftish.config import Config
 from raftish.core import NotLeader
 from raftish.datagram import Gate, Sender
 from raftish.entries import HardState, Kind
-from raftish.host import GroupFailed, Host, Lost
+from raftish.host import GroupFailed, Host, InDoubt, Lost
 from raftish.membership import Change, Membership, Step
 from raftish.messages import Heartbeat, HeartbeatResponse
 from tests.raftish.file_log import FileHardStates, FileLog
@@ -252,7 +252,7 @@ def test_a_removed_group_hears_nothing_any_more():
         host.add(1, FileLog(SimDisk(), cluster.scheduler, "x"), HardState(0, None), [], Texts())
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_power_cuts_lose_nothing_acknowledged(seed):
     cluster = Cluster(groups=3, seed=seed).elect()
     rng = random.Random(seed)
@@ -284,3 +284,119 @@ def test_power_cuts_lose_nothing_acknowledged(seed):
         assert not set(acknowledged) - set(texts)
         assert not set(lost) & set(texts)
         assert len(set(texts)) == len(texts)
+
+
+class Cut(FileLog):
+    """A log whose begin is gone, in memory at least."""
+
+    base, base_term = 0, 0
+
+    @property
+    def first_index(self):
+        return self.base + 1
+
+    @property
+    def last_index(self):
+        return self.base + len(self._all)
+
+    def compact(self, index):
+        self.base_term = self.term_at(index)
+        del self._all[: index - self.base]
+        self.base = index
+
+    def install(self, index, term):
+        self._all.clear()
+        self.base, self.base_term = index, term
+
+    def term_at(self, index):
+        if index == self.base:
+            return self.base_term
+        return self._all[index - self.base - 1].term if self.base < index <= self.last_index else None
+
+    def entries(self, first, last, max_bytes):
+        return super().entries(first - self.base, last - self.base, max_bytes)
+
+    def write(self, truncate_from, entries):
+        assert truncate_from is None
+        self._journal.append([None, []])
+        self._all.extend(entries)
+
+
+class Fetching(Texts):
+    """Takes its state from another node's machine, at the second attempt."""
+
+    def __init__(self, cluster, log):
+        super().__init__()
+        self.cluster, self.log, self.requests = cluster, log, []
+
+    def restore(self, request, done):
+        self.requests.append(request)
+        if len(self.requests) == 1:
+            self.cluster.scheduler.call_later(5, done, OSError("the files did not come"))
+            return
+        self.texts = list(self.cluster.machines[request.source, 0].texts)
+        self.log.install(request.index, request.index_term)
+        self.cluster.scheduler.call_later(5, done, None)
+
+
+def cluster_that_fetches():
+    cluster = Cluster(groups=1)
+    for node in cluster.names:
+        cluster.hosts[node].remove(0)
+        log = Cut(cluster.disks[node], cluster.scheduler, "cut")
+        machine = cluster.machines[node, 0] = Fetching(cluster, log)
+        cluster.hosts[node].add(
+            0, log, HardState(0, None), [(0, Membership(frozenset(cluster.names)))], machine
+        )
+    return cluster.elect()
+
+
+def go_on_without(cluster, behind):
+    """Five texts are committed while `behind` is cut off, and are gone from the leader's log after that."""
+    cluster.cut.add(behind)
+    cluster.run_until(lambda: cluster.leader(0) is not None)
+    outcomes = []
+    for number in range(5):
+        cluster.propose(0, b"%d" % number, outcomes)
+    cluster.run_until(lambda: len(outcomes) == 5)
+    leader = cluster.leader(0)
+    leader._log.compact(leader.raft.commit)
+    cluster.cut.clear()
+
+
+def test_a_node_that_is_too_far_behind_fetches_the_state_and_goes_on():
+    cluster = cluster_that_fetches()
+    leader = cluster.leader(0).raft.node_id
+    behind = next(node for node in cluster.names if node != leader)
+    go_on_without(cluster, behind)
+    machine = cluster.machines[behind, 0]
+    cluster.run_until(lambda: len(machine.texts) == 5)
+    assert len(machine.requests) == 2
+    outcomes = []
+    cluster.propose(0, b"5", outcomes)
+    cluster.run_until(lambda: len(machine.texts) == 6)
+    assert machine.texts == [b"%d" % number for number in range(6)]
+
+
+def test_whether_a_proposal_was_committed_is_open_where_the_state_was_fetched():
+    cluster = cluster_that_fetches()
+    old = cluster.leader(0)
+    outcomes = []
+    cluster.cut.add(old.raft.node_id)
+    old.propose([b"alone"], outcomes.append)
+    go_on_without(cluster, old.raft.node_id)
+    cluster.run_until(lambda: outcomes)
+    assert isinstance(outcomes[0], InDoubt)
+
+
+def test_reads_that_wait_hear_of_the_end_of_the_group():
+    cluster = Cluster(groups=1).elect()
+    leader = cluster.leader(0)
+    cluster.cut.add(leader.raft.node_id)
+    cluster.scheduler.advance(195)
+    assert leader.raft.is_leader
+    outcomes = []
+    leader.read(outcomes.append)
+    leader.fail(OSError("the disk is gone"))
+    cluster.scheduler.advance(1)
+    assert [type(outcome) for outcome in outcomes] == [GroupFailed]

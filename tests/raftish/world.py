@@ -179,9 +179,10 @@ class World:
         self.at(TICK_MS, self._tick)
         for node in self.nodes.values():
             if node.raft is not None and node.paused_until <= self.now:
-                node.raft.tick(self.clock(node))
-                self.checker.ticked(node.name, node.raft, self.clock(node))
-                self.drain(node)
+                now_ms = self.clock(node)
+                if node.raft.tick(now_ms):
+                    self.drain(node)
+                self.checker.ticked(node.name, node.raft, now_ms)
 
     # Nodes.
 
@@ -375,8 +376,11 @@ class World:
             self.nodes[name].flush_ms = rng.choice((0.5, 4, 40))
         else:
             self.blocked.clear()
-            self.drop, self.duplicate = rng.choice(((0, 0), (0.1, 0.1), (0.3, 0.05)))
-            self.delay_ms = rng.choice((1, 3, 20))
+            self._links()
+
+    def _links(self):
+        self.drop, self.duplicate = self.rng.choice(((0, 0), (0.1, 0.1), (0.3, 0.05)))
+        self.delay_ms = self.rng.choice((1, 3, 20))
 
     def _restart(self, name):
         if self.nodes[name].raft is None:
@@ -385,6 +389,7 @@ class World:
     def live_through(self, faults_ms):
         """Faults for so long, then none: the group must be of use again, with everything that was committed."""
         self._faulty = True
+        self._links()
         self.at(0, self._act)
         self.at(self.rng.random() * 200, self._fault)
         self.run(faults_ms)
