@@ -68,10 +68,15 @@ _DYNAMIC = {
 
 _TYPES = {
     bool: ConfigType.BOOLEAN,
-    int: ConfigType.LONG,
+    int: ConfigType.INT,
     str: ConfigType.STRING,
     list: ConfigType.LIST,
 }
+
+_LONG = frozenset(
+    {"offsets_retention_check_interval_ms", "retention_check_interval_ms", "snapshot_log_bytes"}
+)
+"""The fields of whole numbers that are longs, as Apache Kafka has those that it has."""
 
 FIELDS: Mapping[str, str] = {
     _NAMES.get(field, field.replace("_", ".")): field
@@ -173,7 +178,7 @@ class BrokerSettings:
         if static != default:
             chain.append((Source.STATIC, _text(static)))
         chain.append((Source.DEFAULT, _text(default)))
-        kind = _TYPES.get(type(static), ConfigType.STRING)
+        kind = ConfigType.LONG if field in _LONG else _TYPES.get(type(static), ConfigType.STRING)
         return Entry(name, kind, field not in _DYNAMIC, tuple(chain), _DYNAMIC.get(field, ""))
 
     def entries(self) -> Iterator[Entry]:
