@@ -88,11 +88,27 @@ _DYNAMIC = {
 
 _TYPES = {
     bool: ConfigType.BOOLEAN,
-    int: ConfigType.LONG,
+    int: ConfigType.INT,
     float: ConfigType.DOUBLE,
     str: ConfigType.STRING,
     list: ConfigType.LIST,
 }
+
+_LONG = frozenset(
+    {
+        "compaction_interval_ms",
+        "delete_retention_ms",
+        "max_compaction_lag_ms",
+        "min_compaction_lag_ms",
+        "offsets_retention_check_interval_ms",
+        "retention_bytes",
+        "retention_check_interval_ms",
+        "retention_ms",
+        "segment_ms",
+        "snapshot_log_bytes",
+    }
+)
+"""The fields of whole numbers that are longs, as Apache Kafka has those that it has."""
 
 FIELDS: Mapping[str, str] = {
     _NAMES.get(field, field.replace("_", ".")): field
@@ -194,7 +210,7 @@ class BrokerSettings:
         if static != default:
             chain.append((Source.STATIC, text_of(static)))
         chain.append((Source.DEFAULT, text_of(default)))
-        kind = _TYPES.get(type(static), ConfigType.STRING)
+        kind = ConfigType.LONG if field in _LONG else _TYPES.get(type(static), ConfigType.STRING)
         return Entry(name, kind, field not in _DYNAMIC, tuple(chain), _DYNAMIC.get(field, ""))
 
     def list_default(self, name: str) -> str:

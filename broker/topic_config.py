@@ -206,3 +206,18 @@ def effective(config: Mapping[str, str], name: str, broker: BrokerConfig) -> str
     """What a topic with these settings has, its broker's defaults included."""
     value = config.get(name)
     return SETTINGS[name].default_of(broker) if value is None else value
+
+
+_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+def check_name(name: str) -> None:
+    """
+    Raises:
+        KafkaError: INVALID_TOPIC_EXCEPTION where no topic can have this name.
+    """
+    if not _LEGAL_NAME.fullmatch(name) or name in (".", ".."):
+        raise KafkaError(
+            ErrorCode.invalid_topic_exception,
+            f"topic name {name!r} is refused: 1 to 249 of letters, digits, '.', '_' and '-', not '.' or '..'",
+        )

@@ -7,7 +7,6 @@ there are in `broker.topic_changes`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -30,9 +29,6 @@ from txn.metastore import ABSENT, Delete, MetaStore, Op, Put, StoreFailed
 from txn.outcomes import forget_segments
 from txn.partition import Partition
 from wire.errors import ErrorCode, KafkaError
-
-_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-
 
 Created = Callable[[Topic | KafkaError], None]
 Deleted = Callable[[KafkaError | None], None]
@@ -105,11 +101,7 @@ class Topics:
         Raises:
             KafkaError: INVALID_TOPIC_EXCEPTION, TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS, INVALID_CONFIG.
         """
-        if not _LEGAL_NAME.fullmatch(name) or name in (".", ".."):
-            raise KafkaError(
-                ErrorCode.invalid_topic_exception,
-                f"topic name {name!r} is refused: 1 to 249 of letters, digits, '.', '_' and '-', not '.' or '..'",
-            )
+        topic_config.check_name(name)
         if name in self._by_name or name in self._creating:
             raise KafkaError(ErrorCode.topic_already_exists, f"topic {name!r} already exists")
         self.check_room(partitions, partitions)

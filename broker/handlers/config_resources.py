@@ -89,16 +89,27 @@ class _BrokerResource:
 def find_resource(node: Node, kind: int, name: str) -> Resource:
     """
     Raises:
-        KafkaError: UNKNOWN_TOPIC_OR_PARTITION, INVALID_REQUEST.
+        KafkaError: INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION, INVALID_REQUEST.
     """
     if kind == TOPIC_RESOURCE:
-        topic = node.topics.get(name)
-        if topic is None:
-            raise KafkaError(ErrorCode.unknown_topic_or_partition, f"topic {name!r} does not exist")
-        return _TopicResource(node, topic)
+        if not name:
+            raise KafkaError(ErrorCode.invalid_request, "there are no settings for all topics")
+        return _TopicResource(node, find_topic(node, name))
     if kind == BROKER_RESOURCE:
         return _BrokerResource(node, broker_level(node, name))
     raise KafkaError(ErrorCode.invalid_request, f"resources of type {kind} have no settings here")
+
+
+def find_topic(node: Node, name: str) -> Topic:
+    """
+    Raises:
+        KafkaError: INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION.
+    """
+    topic_config.check_name(name)
+    topic = node.topics.get(name)
+    if topic is None:
+        raise KafkaError(ErrorCode.unknown_topic_or_partition, f"topic {name!r} does not exist")
+    return topic
 
 
 def broker_level(node: Node, name: str) -> Level:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from broker import topic_config
 from broker.broker_settings import Entry, Level, Source
 from broker.call import Call
-from broker.handlers.config_resources import BROKER_RESOURCE, TOPIC_RESOURCE, broker_level
+from broker.handlers.config_resources import BROKER_RESOURCE, TOPIC_RESOURCE, broker_level, find_topic
 from broker.topic_config import Setting
 from wire.errors import ErrorCode, KafkaError
 
@@ -47,17 +47,18 @@ def _resource(node: Node, call: Call, request: Any, resource: Any) -> Any:
     )
 
 
+_OF_TOPICS_ALONE = frozenset({"retention.ms"})
+"""Settings whose default no setting of the broker says, so that no synonym names one."""
+
 _Chain = tuple[tuple[Source, str, str], ...]
 """(source, name there, value) of every place that has a value, the one in force first."""
 
 
 def _entries(node: Node, kind: int, name: str) -> Iterator[tuple[Entry, _Chain]]:
     if kind == TOPIC_RESOURCE:
-        topic = node.topics.get(name)
-        if topic is None:
-            raise KafkaError(ErrorCode.unknown_topic_or_partition, f"topic {name!r} does not exist")
+        config = find_topic(node, name).config
         for setting in topic_config.SETTINGS.values():
-            yield topic_entry(node, setting, topic.config)
+            yield topic_entry(node, setting, config)
     elif kind == BROKER_RESOURCE:
         level = broker_level(node, name)
         entries = node.settings.entries() if level is Level.BROKER else node.settings.set_for_all()
@@ -78,6 +79,8 @@ def topic_entry(node: Node, setting: Setting, config: Mapping[str, str]) -> tupl
     else:
         chain += [(source, server_name, value) for source, value in node.settings.entry(server_name).chain]
     values = tuple((source, value) for source, _, value in chain)
+    if setting.name in _OF_TOPICS_ALONE:
+        chain = [each for each in chain if each[0] is Source.TOPIC]
     return Entry(setting.name, setting.type, False, values, setting.documentation), tuple(chain)
 
 

@@ -144,8 +144,12 @@ def test_a_static_member_comes_back_to_its_partitions(
 
 @shows("offsets in transactions")
 def test_offsets_of_an_aborted_transaction_are_not_committed(
-    clients: Opened, topic: TopicFactory, unique: Unique
+    clients: Opened, topic: TopicFactory, unique: Unique, sealog_only: Callable[[str], None]
 ) -> None:
+    if clients.client.name == "kafkajs":
+        sealog_only(
+            "kafkajs fails on CONCURRENT_TRANSACTIONS, Apache Kafka's answer until the markers are written"
+        )
     name, output, group = topic(partitions=PARTITIONS), topic(), unique("group")
     partition = (name, 0)
     fill(clients, name, 10)

@@ -25,7 +25,7 @@ def opened(broker: Broker) -> Iterator[tuple[Opened, Opened]]:
         yield Opened(Confluent(broker.bootstrap), stack), Opened(KafkaGo(broker.bootstrap), stack)
 
 
-@shows("read_committed")
+@shows("read_committed", client="kafka-go")
 def test_it_reads_committed_records_alone_and_gets_past_an_aborted_tail(
     opened: tuple[Opened, Opened],
     topic: Callable[..., str],
@@ -51,10 +51,14 @@ def test_it_reads_committed_records_alone_and_gets_past_an_aborted_tail(
     assert [(r.offset, r.value) for r in take(consumer, 1)] == [(10, b"later")]
 
 
-@shows("read_committed")
+@shows("read_committed", client="kafka-go")
 def test_it_sees_no_undecided_record(
-    opened: tuple[Opened, Opened], topic: Callable[..., str], unique: Callable[[str], str]
+    opened: tuple[Opened, Opened],
+    topic: Callable[..., str],
+    unique: Callable[[str], str],
+    sealog_only: Callable[[str], None],
 ) -> None:
+    sealog_only("kafka-go hands Apache Kafka's markers and aborted records to its application")
     writer, reader = opened
     partition = (topic(), 0)
     producer = writer.producer(transactional_id=unique("tx"))

@@ -19,6 +19,9 @@ from tests.support.kafka_process import KafkaProcess
 CLIENT_TESTS = "tests/clients"
 CLIENT_SETTINGS = {
     "group.coordinator.rebalance.protocols": "classic,consumer",
+    # The scenarios of the new group protocol count heartbeats: a new target is there with the one that wants it.
+    "group.consumer.assignment.interval.ms": "0",
+    "group.consumer.assignor.offload.enable": "false",
     "group.consumer.min.session.timeout.ms": "1000",
     "group.min.session.timeout.ms": "1000",
     "auto.create.topics.enable": "true",

@@ -155,6 +155,21 @@ def topic_id_of(side: Side, topic: str) -> UUID:
     return topic_id
 
 
+@case(served("fetch"))
+def fetch_out_of_range(side: Side, version: int) -> None:
+    topic = side.topic()
+    side.values(topic, b"a", b"b", b"c")
+    side.settled(topic)
+    side.call(
+        "delete_records",
+        2,
+        topics=[{"name": topic, "partitions": [{"partition_index": 0, "offset": 2}]}],
+        timeout=15_000,
+    )
+    for offset in (0, 1, 2, 3, 4, -1, 100):
+        fetch(side, version, {(topic, 0): offset})
+
+
 # -- ListOffsets
 
 

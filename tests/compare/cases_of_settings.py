@@ -6,6 +6,19 @@ from tests.compare.side import Side
 TOPIC, BROKER = 2, 4
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 
+BROKER_SETTINGS = [
+    "message.max.bytes",
+    "num.partitions",
+    "log.segment.bytes",
+    "log.retention.ms",
+    "offsets.retention.minutes",
+    "offsets.retention.check.interval.ms",
+    "transaction.max.timeout.ms",
+    "transactional.id.expiration.ms",
+    "group.max.session.timeout.ms",
+    "nonsense",
+]
+
 
 def alter(
     side: Side, api: str, version: int, kind: int, name: str, *changes: tuple[str, int, str | None]
@@ -36,6 +49,8 @@ def described_configs(side: Side, version: int) -> None:
     for kind, name in (
         (TOPIC, topic),
         (TOPIC, side.name("none")),
+        (TOPIC, ""),
+        (TOPIC, "a/b"),
         (BROKER, "7"),
         (BROKER, "one"),
         (99, topic),
@@ -51,6 +66,33 @@ def described_configs(side: Side, version: int) -> None:
     side.call("describe_configs", version, resources=[])
 
 
+@case(served("describe_configs"))
+def described_settings_of_the_broker(side: Side, version: int) -> None:
+    topic = side.topic()
+    for kind, name, keys in (
+        (BROKER, "1", BROKER_SETTINGS),
+        (BROKER, "", ["message.max.bytes"]),
+        (
+            TOPIC,
+            topic,
+            [
+                "max.message.bytes",
+                "retention.bytes",
+                "retention.ms",
+                "message.timestamp.type",
+                "segment.bytes",
+            ],
+        ),
+    ):
+        side.call(
+            "describe_configs",
+            version,
+            resources=[{"resource_type": kind, "resource_name": name, "configuration_keys": keys}],
+            include_synonyms=True,
+            include_documentation=False,
+        )
+
+
 @case(served("alter_configs"))
 def altered_configs(side: Side, version: int) -> None:
     topic = side.topic()
@@ -60,6 +102,8 @@ def altered_configs(side: Side, version: int) -> None:
         (TOPIC, topic, "max.message.bytes", None),
         (TOPIC, topic, "nonsense", "1"),
         (TOPIC, side.name("none"), "max.message.bytes", "1000"),
+        (TOPIC, "", "max.message.bytes", "1000"),
+        (TOPIC, "a/b", "max.message.bytes", "1000"),
         (BROKER, "7", "message.max.bytes", "1000000"),
         (99, topic, "max.message.bytes", "1000"),
     ):
@@ -83,6 +127,9 @@ def incrementally_altered_configs(side: Side, version: int) -> None:
         (TOPIC, topic, [("cleanup.policy", DELETE, None), ("max.message.bytes", DELETE, "")]),
         (TOPIC, topic, [("retention.ms", DELETE, None), ("retention.ms", SET, "1")]),
         (TOPIC, side.name("none"), [("max.message.bytes", SET, "1000")]),
+        (TOPIC, "", [("max.message.bytes", SET, "1000")]),
+        (TOPIC, "a/b", [("max.message.bytes", SET, "1000")]),
+        (TOPIC, topic, [("max.message.bytes", 9, "1000")]),
         (BROKER, "7", [("message.max.bytes", SET, "1000000")]),
         (99, topic, [("max.message.bytes", SET, "1000")]),
         (TOPIC, topic, []),

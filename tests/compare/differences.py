@@ -287,6 +287,33 @@ _SETTINGS = tuple(
     )
 )
 
+_BROKER_SETTINGS = (
+    Difference(
+        reason="an operation that does not exist is no fault of the server",
+        api="incremental_alter_configs",
+        field="responses.error_code",
+        kafka="unknown_server_error",
+        sealog="invalid_request",
+        case="incrementally_altered_configs.*",
+    ),
+    Difference(
+        reason="a setting that can be changed here while the broker runs",
+        api="describe_configs",
+        field="results.configs.read_only",
+        kafka=True,
+        sealog=False,
+        case="described_settings_of_the_broker.*",
+    ),
+    Difference(
+        reason="how long data is kept is a setting of topics alone",
+        api="describe_configs",
+        field="results.configs",
+        kafka=ANY,
+        sealog=MISSING,
+        case="described_settings_of_the_broker.*",
+    ),
+)
+
 _LOG_DIRS = tuple(
     Difference(
         reason="the room on the disk is not told",
@@ -358,6 +385,7 @@ DIFFERENCES: tuple[Difference, ...] = (
     *_METADATA,
     *_TOPICS,
     *_SETTINGS,
+    *_BROKER_SETTINGS,
     *_LOG_DIRS,
     *_PRODUCERS,
 )

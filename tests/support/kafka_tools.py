@@ -47,7 +47,8 @@ class KafkaTools:
         if not self._archive.exists():
             made = self._archive.with_suffix(f".{os.getpid()}")
             command = self._java(f"-XX:ArchiveClassesAtExit={made}", "consumer-groups", "--list")
-            subprocess.run(command, check=True, capture_output=True, timeout=TIMEOUT_S)
+            done = subprocess.run(command, text=True, capture_output=True, timeout=TIMEOUT_S)
+            assert done.returncode == 0, done.stdout + done.stderr
             made.replace(self._archive)
 
     def _java(self, option: str, tool: str, *args: str) -> list[str]:
