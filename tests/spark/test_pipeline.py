@@ -61,9 +61,9 @@ def test_a_fault_is_found(fault: Callable[..., list[pd.DataFrame]]) -> None:
 def test_the_whole_pipeline_runs_killed_twice_and_its_totals_hold(tmp_path: Path) -> None:
     require_program("java", "Spark cannot be tested")
     picture = tmp_path / "delays.png"
+    options = ["--flights", "3000", "--folder", str(tmp_path / "run"), "--plot", str(picture)]
     run = subprocess.run(
-        [sys.executable, "-m", "pipeline", "--flights", "3000", "--folder", str(tmp_path / "run")]
-        + ["--plot", str(picture)],
+        [sys.executable, "-m", "pipeline", *options],
         cwd=CHECKOUT,
         capture_output=True,
         text=True,
