@@ -1,4 +1,5 @@
 """The pipeline's Spark job: a process that is killed and started again. python -m pipeline.job BOOTSTRAP FOLDER
+FLIGHTS
 
 Says on its output, in lines of JSON, how far the queries are.
 """
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from pyspark.sql.streaming import StreamingQuery
 
-from pipeline.queries import CLEAN, CLEAN_SCHEMA, DELAYS, DELAYS_SCHEMA, Pipeline, rows_done, session
+from pipeline.queries import BATCHES, CLEAN, CLEAN_SCHEMA, DELAYS, DELAYS_SCHEMA, Pipeline, rows_done, session
 
 
 def tell(**what: object) -> None:
@@ -24,14 +25,14 @@ def report(queries: list[StreamingQuery], ended: threading.Event) -> None:
         tell(done={query.name: rows_done(query.lastProgress) for query in queries})
 
 
-def main(bootstrap: str, folder: Path) -> None:
+def main(bootstrap: str, folder: Path, flights: int) -> None:
     spark = session(folder)
     pipeline = Pipeline(spark, bootstrap, folder)
     tell(stage="feeding")
     pipeline.make_topics()
     pipeline.feed()
     tell(stage="streaming")
-    queries = [pipeline.enrich(), pipeline.delays(), pipeline.archive()]
+    queries = [pipeline.enrich(flights // BATCHES + 1), pipeline.delays(), pipeline.archive()]
     ended = threading.Event()
     reporter = threading.Thread(target=report, args=(queries, ended), daemon=True)
     reporter.start()
@@ -51,4 +52,4 @@ def main(bootstrap: str, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -94,7 +95,15 @@ def start(frame: DataFrame, address: str, target: str, folder: Path, fault: str 
 
 
 def run(*args: Any, **options: Any) -> None:
-    start(*args, **options).awaitTermination()
+    """Start the query and wait for its end. Raises what made it fail."""
+    while True:
+        try:
+            start(*args, **options).awaitTermination()
+            return
+        except StreamingQueryException as error:
+            # Spark gives a new Python process ten seconds; a loaded machine may need more. A restart is always right.
+            if "failed to connect back" not in str(error):
+                raise
 
 
 Run = Callable[..., None]
