@@ -48,7 +48,6 @@ def session(folder: Path) -> SparkSession:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-        .config("spark.python.daemon.module", "pyspark_sealog.daemon")
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("OFF")

@@ -5,15 +5,13 @@ Batch k is the numbers 100k..100k+99; whatever happens, a reader sees all hundre
 
 import threading
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tests.spark.spark_world import Topics
+from tests.spark.spark_world import Topics, ended
 
 BATCH = 100
 PARTITIONS = 3
@@ -96,14 +94,4 @@ def start(frame: DataFrame, address: str, target: str, folder: Path, fault: str 
 
 def run(*args: Any, **options: Any) -> None:
     """Start the query and wait for its end. Raises what made it fail."""
-    while True:
-        try:
-            start(*args, **options).awaitTermination()
-            return
-        except StreamingQueryException as error:
-            # Spark gives a new Python process ten seconds; a loaded machine may need more. A restart is always right.
-            if "failed to connect back" not in str(error):
-                raise
-
-
-Run = Callable[..., None]
+    ended(lambda: start(*args, **options))

@@ -1,7 +1,9 @@
 """The part of the sink's failure matrix that takes drivers and executors of their own: they are really killed."""
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -46,8 +48,13 @@ class Driver:
             )
 
     def wait(self) -> bool:
-        """Whether all queries ended well."""
-        return self.process.wait(DRIVER_TIMEOUT_S) == 0
+        """Whether all queries ended well. However it ended, nothing of it is left."""
+        try:
+            return self.process.wait(DRIVER_TIMEOUT_S) == 0
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
 
     def tail(self) -> str:
         return self.log.read_text(errors="replace")[-3_000:]
