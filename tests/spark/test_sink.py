@@ -4,6 +4,7 @@ Faults that need executors or drivers of their own are in test_sink_processes.py
 """
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from tests.spark.faults import FaultySource
-from tests.spark.sink_world import PARTITIONS, Watcher, numbers_seen, run, start, stream
+from tests.spark.sink_world import PARTITIONS, Watcher, numbers_seen, run, stream
 from tests.spark.spark_world import Topics, wait_until
 from tests.support.broker_process import BrokerProcess
 
 Sealog = Callable[..., dict[str, str]]
+
+pytestmark = pytest.mark.timeout(1_500)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -97,27 +100,24 @@ def test_the_broker_is_killed_inside_commits(
     with BrokerProcess(tmp_path / "data") as broker, Topics(broker.address) as topics:
         source, target = topics.create(1, "in"), topics.create(PARTITIONS, "out")
         topics.numbers(source, range(100))
-        with Watcher(broker.address, target):
+        with Watcher(broker.address, target), ThreadPoolExecutor() as pool:
             for turn, delay_ms in enumerate((0.0, 4.0)):
                 assert broker.process is not None
                 folder = tmp_path_factory.mktemp("turn")
                 (folder / "checkpoint").symlink_to(tmp_path / "checkpoint")
                 (tmp_path / "checkpoint").mkdir(exist_ok=True)
-                query = start(
-                    stream(spark, broker.address, source),
-                    broker.address,
-                    target,
-                    folder,
-                    f"kill-broker-in-commit:{broker.process.pid},{delay_ms}",
-                )
+                fault = f"kill-broker-in-commit:{broker.process.pid},{delay_ms}"
+                frame = stream(spark, broker.address, source)
+                query = pool.submit(run, frame, broker.address, target, folder, fault)
                 wait_until(
                     "the broker is killed",
-                    lambda: broker.process is not None and broker.process.poll() is not None,
+                    lambda query=query: query.done() or broker.process.poll() is not None,  # type: ignore[misc,union-attr]
+                    600.0,
                 )
                 broker.end()
                 broker.start()
                 topics.forget()
-                query.awaitTermination()
+                query.result()
                 assert numbers_seen(topics, target) == [*range(100 * (turn + 1))]
                 topics.numbers(source, range(100 * (turn + 1), 100 * (turn + 2)))
 
