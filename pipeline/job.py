@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import sys
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from pyspark.sql.streaming import StreamingQuery
@@ -25,6 +27,14 @@ def report(queries: list[StreamingQuery], ended: threading.Event) -> None:
         tell(done={query.name: rows_done(query.lastProgress) for query in queries})
 
 
+def started(start: Callable[[], StreamingQuery]) -> StreamingQuery:
+    """One after the other: Spark gives each query's Python process ten seconds to come up."""
+    query = start()
+    while query.isActive and "nitializing" in query.status["message"]:
+        time.sleep(0.1)
+    return query
+
+
 def main(bootstrap: str, folder: Path, flights: int) -> None:
     spark = session(folder)
     pipeline = Pipeline(spark, bootstrap, folder)
@@ -32,7 +42,10 @@ def main(bootstrap: str, folder: Path, flights: int) -> None:
     pipeline.make_topics()
     pipeline.feed()
     tell(stage="streaming")
-    queries = [pipeline.enrich(flights // BATCHES + 1), pipeline.delays(), pipeline.archive()]
+    queries = [
+        started(query)
+        for query in (lambda: pipeline.enrich(flights // BATCHES + 1), pipeline.delays, pipeline.archive)
+    ]
     ended = threading.Event()
     reporter = threading.Thread(target=report, args=(queries, ended), daemon=True)
     reporter.start()
