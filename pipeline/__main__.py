@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 import pandas as pd
@@ -24,6 +25,8 @@ from pipeline.screen import Screen
 from pipeline.tables import END, END_TIME, FLIGHTS, expected_delays, flights, table, write_lines
 
 LEAST_FLIGHTS = 1_000
+MOST_FAILURES = 3
+"""How often the job may end by itself: a machine under load can be too slow for Spark's own timeouts."""
 
 
 class PipelineFailed(RuntimeError):
@@ -75,20 +78,23 @@ def run(server: Server, folder: Path, frame: pd.DataFrame, plot: Path) -> bool:
 
 
 def stream(server: Server, folder: Path, screen: Screen, count: int) -> None:
-    """Run the job to its end; it is killed when a fifth is through, and later the broker under the next one."""
-    broker_killed = False
-    for number in range(2):
-        job = Job(server, folder)
+    """Run the job until it is through: killed once, and the broker under it once; started again after every end."""
+    spark_killed = broker_killed = False
+    failures = 0
+    while True:
+        job = Job(server, folder, count)
         try:
             for report in job.reports():
-                if "stage" in report:
-                    screen.tell(f"Spark is {report['stage']}")
+                if report.done is None:
+                    screen.tell(f"Spark is {report.stage}")
                     continue
-                screen.show(report["done"])
-                if number == 0 and report["done"]["enrich"] > count // 5:
+                screen.show(report.done)
+                enriched = report.done["enrich"]
+                if not spark_killed and enriched > count // 5:
                     job.kill()
+                    spark_killed = True
                     screen.tell("Spark killed (SIGKILL) in the middle of three queries")
-                elif number == 1 and not broker_killed and report["done"]["enrich"] > count // 2:
+                elif spark_killed and not broker_killed and enriched > count // 4:
                     server.kill()
                     broker_killed = True
                     screen.tell("broker killed (SIGKILL)")
@@ -97,14 +103,24 @@ def stream(server: Server, folder: Path, screen: Screen, count: int) -> None:
             job.kill()
         if job.finished:
             return
-        if number or not job.killed:
-            raise PipelineFailed(f"the Spark job ended by itself:\n{job.log_tail()}")
+        if not job.killed:
+            failures += 1
+            if failures > MOST_FAILURES:
+                raise PipelineFailed(f"the Spark job ended by itself:\n{job.log_tail()}")
+            screen.tell("Spark ended by itself; it is started again")
+
+
+class Report(NamedTuple):
+    """What the job says: the stage it is in, or how many records each query has taken."""
+
+    stage: str
+    done: dict[str, int] | None
 
 
 class Job:
     """The Spark job in processes of its own: its reports, and its end."""
 
-    def __init__(self, server: Server, folder: Path) -> None:
+    def __init__(self, server: Server, folder: Path, flights: int) -> None:
         self.finished = self.killed = False
         self._log = folder / "spark.log"
         environment = os.environ | {
@@ -114,7 +130,7 @@ class Job:
         }
         with open(self._log, "ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "pipeline.job", server.bootstrap, str(folder)],
+                [sys.executable, "-m", "pipeline.job", server.bootstrap, str(folder), str(flights)],
                 cwd=ROOT,
                 env=environment,
                 stdin=subprocess.DEVNULL,
@@ -124,14 +140,14 @@ class Job:
                 text=True,
             )
 
-    def reports(self) -> Iterator[dict[str, object]]:
+    def reports(self) -> Iterator[Report]:
         """What it says, until it ends."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith("{"):
-                report = json.loads(line)
-                self.finished = report.get("stage") == "done"
-                yield report
+                said = json.loads(line)
+                self.finished = said.get("stage") == "done"
+                yield Report(said.get("stage", ""), said.get("done"))
         self.finished = self._process.wait() == 0 and self.finished
 
     def kill(self) -> None:

@@ -1,4 +1,5 @@
 """The pipeline's Spark job: a process that is killed and started again. python -m pipeline.job BOOTSTRAP FOLDER
+FLIGHTS
 
 Says on its output, in lines of JSON, how far the queries are.
 """
@@ -8,11 +9,13 @@ from __future__ import annotations
 import json
 import sys
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from pyspark.sql.streaming import StreamingQuery
 
-from pipeline.queries import CLEAN, CLEAN_SCHEMA, DELAYS, DELAYS_SCHEMA, Pipeline, rows_done, session
+from pipeline.queries import BATCHES, CLEAN, CLEAN_SCHEMA, DELAYS, DELAYS_SCHEMA, Pipeline, rows_done, session
 
 
 def tell(**what: object) -> None:
@@ -24,14 +27,25 @@ def report(queries: list[StreamingQuery], ended: threading.Event) -> None:
         tell(done={query.name: rows_done(query.lastProgress) for query in queries})
 
 
-def main(bootstrap: str, folder: Path) -> None:
+def started(start: Callable[[], StreamingQuery]) -> StreamingQuery:
+    """One after the other: Spark gives each query's Python process ten seconds to come up."""
+    query = start()
+    while query.isActive and "nitializing" in query.status["message"]:
+        time.sleep(0.1)
+    return query
+
+
+def main(bootstrap: str, folder: Path, flights: int) -> None:
     spark = session(folder)
     pipeline = Pipeline(spark, bootstrap, folder)
     tell(stage="feeding")
     pipeline.make_topics()
     pipeline.feed()
     tell(stage="streaming")
-    queries = [pipeline.enrich(), pipeline.delays(), pipeline.archive()]
+    queries = [
+        started(query)
+        for query in (lambda: pipeline.enrich(flights // BATCHES + 1), pipeline.delays, pipeline.archive)
+    ]
     ended = threading.Event()
     reporter = threading.Thread(target=report, args=(queries, ended), daemon=True)
     reporter.start()
@@ -51,4 +65,4 @@ def main(bootstrap: str, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))

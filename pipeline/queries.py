@@ -34,7 +34,8 @@ DELAYS_SCHEMA: Final = (
     "week timestamp, carrier string, origin string, flights bigint, dep_delay bigint, arr_delay bigint"
 )
 PARTITIONS: Final = 4
-FLIGHTS_PER_BATCH: Final = 60_000
+BATCHES: Final = 6
+"""In how many batches the flights are enriched, so that there is a middle to be killed in."""
 
 
 def session(folder: Path) -> SparkSession:
@@ -47,7 +48,6 @@ def session(folder: Path) -> SparkSession:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-        .config("spark.python.daemon.module", "pyspark_sealog.daemon")
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("OFF")
@@ -73,9 +73,9 @@ class Pipeline:
         once = {"topic": RAW, "sinkId": "pipeline-feed", "batchId": "0", "newCheckpoint": "skip"}
         lines.write.format("sealog").options(**self._broker, **once).mode("append").save()
 
-    def enrich(self) -> StreamingQuery:
+    def enrich(self, flights_per_batch: int) -> StreamingQuery:
         """Flights that took place, with the names of airline and airport and the weather at their start."""
-        flights = self._topic(RAW, RAW_SCHEMA, maxOffsetsPerTrigger=str(FLIGHTS_PER_BATCH)).alias("f")
+        flights = self._topic(RAW, RAW_SCHEMA, maxOffsetsPerTrigger=str(flights_per_batch)).alias("f")
         airlines = self._csv("airlines").select("carrier", F.col("name").alias("airline"))
         airports = self._csv("airports").select(F.col("faa").alias("dest"), F.col("name").alias("airport"))
         weather = (

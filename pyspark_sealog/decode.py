@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pyspark_sealog.varints import PADDING, Bytes, Ints, read_varints
+from pyspark_sealog.varints import Bytes, Ints, read_varints
 from wire.batch import BATCH_HEADER_SIZE, COMPRESSION_NONE, BatchHeader, check_crc, parse_header
 from wire.compression import decompress
 from wire.errors import ErrorCode, KafkaError
@@ -30,11 +30,13 @@ class Batch:
     """One batch of a Fetch answer, still as it was stored."""
 
     header: BatchHeader
-    stored: memoryview
-    """What follows the batch's header, perhaps compressed."""
+    source: bytes
+    start: int
+    end: int
+    """source[start:end]: what follows the batch's header, perhaps compressed."""
 
 
-def cut(records: bytes | memoryview, *, check_crcs: bool) -> list[Batch]:
+def cut(records: bytes, *, check_crcs: bool) -> list[Batch]:
     """The whole batches in the records of a Fetch answer; a last one that is cut off is left out."""
     view = memoryview(records)
     batches = []
@@ -46,7 +48,7 @@ def cut(records: bytes | memoryview, *, check_crcs: bool) -> list[Batch]:
             break
         if check_crcs:
             check_crc(view[position:end], header)
-        batches.append(Batch(header, view[position + BATCH_HEADER_SIZE : end]))
+        batches.append(Batch(header, records, position + BATCH_HEADER_SIZE, end))
         position = end
     return batches
 
@@ -71,7 +73,7 @@ def decode(
     batches: Sequence[Batch], first: int, stop: int, *, with_headers: bool = False
 ) -> Iterator[Records]:
     """The records with first <= offset < stop, in a few groups of bounded size, without control records."""
-    group: list[tuple[BatchHeader, bytes | memoryview]] = []
+    group: list[Batch] = []
     size_bytes = 0
     for batch in batches:
         header = batch.header
@@ -79,40 +81,58 @@ def decode(
             continue
         if header.base_offset >= stop:
             break
-        payload: bytes | memoryview = batch.stored
         if header.compression != COMPRESSION_NONE:
-            payload = decompress(header.compression, batch.stored, DEFAULT_MAX_BYTES)
-        if group and size_bytes + len(payload) > _GROUP_BYTES:
+            stored = memoryview(batch.source)[batch.start : batch.end]
+            unpacked = decompress(header.compression, stored, DEFAULT_MAX_BYTES)
+            batch = Batch(header, unpacked, 0, len(unpacked))
+        size = batch.end - batch.start
+        if group and size_bytes + size > _GROUP_BYTES:
             yield _decode(group, first, stop, with_headers)
             group, size_bytes = [], 0
-        group.append((header, payload))
-        size_bytes += len(payload)
+        group.append(batch)
+        size_bytes += size
     if group:
         yield _decode(group, first, stop, with_headers)
 
 
-def _decode(
-    group: Sequence[tuple[BatchHeader, bytes | memoryview]], first: int, stop: int, with_headers: bool
-) -> Records:
-    joined = b"".join([*(payload for _, payload in group), bytes(PADDING)])
+def _side_by_side(group: Sequence[Batch]) -> tuple[bytes, Sequence[Batch]]:
+    """The bytes that all batches of a group lie in: as they were fetched where nothing was compressed."""
+    source = group[0].source
+    if all(batch.source is source for batch in group):
+        return source, group
+    moved = []
+    position = 0
+    for batch in group:
+        end = position + batch.end - batch.start
+        moved.append(Batch(batch.header, b"", position, end))
+        position = end
+    return b"".join(memoryview(batch.source)[batch.start : batch.end] for batch in group), moved
+
+
+def _decode(group: Sequence[Batch], first: int, stop: int, with_headers: bool) -> Records:
+    joined, group = _side_by_side(group)
     starts, ends = _record_bounds(joined, group)
     data = np.frombuffer(joined, dtype=np.uint8)
-    counts = [header.record_count for header, _ in group]
+    headers_of = [batch.header for batch in group]
+    counts = [header.record_count for header in headers_of]
 
     def of_batch(values: Sequence[int]) -> Ints:
         return np.repeat(np.array(values, dtype=np.int64), counts)
 
     deltas, at = read_varints(data, starts + 1)  # the attributes of a record are unused
     offset_deltas, at = _bounded(data, at, ends)
-    last = of_batch([header.last_offset_delta for header, _ in group])
+    last = of_batch([header.last_offset_delta for header in headers_of])
     if ((offset_deltas < 0) | (offset_deltas > last)).any():
         raise _corrupt("an offset outside its batch")
-    offsets = of_batch([header.base_offset for header, _ in group]) + offset_deltas
+    offsets = of_batch([header.base_offset for header in headers_of]) + offset_deltas
     if (np.diff(offsets) <= 0).any():
         raise _corrupt("offsets do not rise")
-    by_broker = of_batch([header.has_log_append_time for header, _ in group])
+    by_broker = of_batch([header.has_log_append_time for header in headers_of])
     timestamps = of_batch(
-        [header.max_timestamp if header.has_log_append_time else header.base_timestamp for header, _ in group]
+        [
+            header.max_timestamp if header.has_log_append_time else header.base_timestamp
+            for header in headers_of
+        ]
     ) + np.where(by_broker != 0, 0, deltas)
     # Also of records that are not wanted: what follows a damaged length is damaged.
     key_starts, key_lengths = _field(data, at, ends)
@@ -138,41 +158,41 @@ def _decode(
     )
 
 
-def _record_bounds(
-    joined: bytes, group: Sequence[tuple[BatchHeader, bytes | memoryview]]
-) -> tuple[Ints, Ints]:
+def _record_bounds(joined: bytes, group: Sequence[Batch]) -> tuple[Ints, Ints]:
     """Where each record begins, behind its length, and where it ends.
 
     Where a record ends is known only from its length, so this one column is read record by record.
     """
     starts: list[int] = []
     ends: list[int] = []
-    begin = 0
-    for header, payload in group:
-        position, limit = begin, begin + len(payload)
-        for _ in range(header.record_count):
-            size = joined[position]
-            position += 1
-            if size > 0x7F:
-                size &= 0x7F
-                shift = 7
-                while True:
+    began, ended = starts.append, ends.append
+    try:
+        for batch in group:
+            position, limit = batch.start, batch.end
+            for _ in range(batch.header.record_count):
+                size = joined[position]
+                position += 1
+                if size > 0x7F:
                     byte = joined[position]
                     position += 1
-                    size |= (byte & 0x7F) << shift
-                    if byte < 0x80:
-                        break
-                    shift += 7
-                    if shift > 28:
-                        raise _corrupt("a record's length of more than 32 bits")
-            starts.append(position)
-            position += size >> 1
-            if size & 1 or position > limit:
-                raise _corrupt(f"a record ends at {position - begin} of {len(payload)} bytes")
-            ends.append(position)
-        if position != limit:
-            raise _corrupt(f"{limit - position} bytes follow the last record")
-        begin = limit
+                    size = size & 0x7F | (byte & 0x7F) << 7
+                    shift = 14
+                    while byte > 0x7F:
+                        byte = joined[position]
+                        position += 1
+                        size |= (byte & 0x7F) << shift
+                        shift += 7
+                        if shift > 35:
+                            raise _corrupt("a record's length of more than 32 bits")
+                began(position)
+                position += size >> 1
+                if size & 1 or position > limit:
+                    raise _corrupt(f"a record ends {position - limit} bytes behind its batch")
+                ended(position)
+            if position != limit:
+                raise _corrupt(f"{limit - position} bytes follow the last record")
+    except IndexError:
+        raise _corrupt("the records end inside a number") from None
     bounds = np.array(starts, dtype=np.int64), np.array(ends, dtype=np.int64)
     if (bounds[1] - bounds[0] < 6).any():
         raise _corrupt("a record is too short for its fields")

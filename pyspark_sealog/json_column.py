@@ -19,18 +19,38 @@ def parse_json(texts: pa.BinaryArray, type_: pa.StructType) -> pa.StructArray:
     missing = pc.is_null(texts)
     lines = pc.binary_join_element_wise(pc.fill_null(texts, b"{}"), b"", pa.scalar(b"\n", pa.binary()))
     try:
-        table = pj.read_json(
-            pa.BufferReader(b"".join(lines.to_pylist())),
-            parse_options=pj.ParseOptions(
-                explicit_schema=pa.schema(list(type_)), unexpected_field_behavior="ignore"
-            ),
-        )
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        parsed = _parse(b"".join(lines.to_pylist()), type_)
+    except pa.ArrowException:
         return _one_by_one(texts, type_)
-    if table.num_rows != len(texts):
+    if len(parsed) != len(texts):
         return _one_by_one(texts, type_)
-    flat = [pa.concat_arrays(table.column(field.name).chunks) for field in type_]
-    return pa.StructArray.from_arrays(flat, fields=list(type_), mask=missing if missing.true_count else None)
+    if not missing.true_count:
+        return parsed
+    return pa.StructArray.from_arrays(parsed.flatten(), fields=list(type_), mask=missing)
+
+
+def _parse(lines: bytes, type_: pa.StructType) -> pa.StructArray:
+    """One object per line. Raises pa.ArrowException."""
+    readable = _readable(type_)
+    table = pj.read_json(
+        pa.BufferReader(lines),
+        parse_options=pj.ParseOptions(
+            explicit_schema=pa.schema(list(readable)), unexpected_field_behavior="ignore"
+        ),
+    )
+    columns = [pa.concat_arrays(table.column(field.name).chunks).cast(field.type) for field in type_]
+    return pa.StructArray.from_arrays(columns, fields=list(type_))
+
+
+def _readable(type_: pa.DataType) -> pa.DataType:
+    """The type as Arrow's parser knows it: it reads no dates, but the timestamps that they begin."""
+    if pa.types.is_date(type_):
+        return pa.timestamp("us")
+    if pa.types.is_struct(type_):
+        return pa.struct([field.with_type(_readable(field.type)) for field in type_])
+    if pa.types.is_list(type_):
+        return pa.list_(type_.value_field.with_type(_readable(type_.value_type)))
+    return type_
 
 
 def _one_by_one(texts: pa.BinaryArray, type_: pa.StructType) -> pa.StructArray:
@@ -43,20 +63,7 @@ def _row(text: bytes | None, type_: pa.StructType) -> pa.StructArray:
         try:
             value = json.loads(text)
             if isinstance(value, dict):
-                one_line = json.dumps(value).encode()
-                return parse_json_strictly(one_line, type_)
+                return _parse(json.dumps(value).encode() + b"\n", type_)
         except (ValueError, pa.ArrowException, RecursionError):
             pass
     return pa.nulls(1, type_)
-
-
-def parse_json_strictly(line: bytes, type_: pa.StructType) -> pa.StructArray:
-    table = pj.read_json(
-        pa.BufferReader(line + b"\n"),
-        parse_options=pj.ParseOptions(
-            explicit_schema=pa.schema(list(type_)), unexpected_field_behavior="ignore"
-        ),
-    )
-    return pa.StructArray.from_arrays(
-        [table.column(field.name).chunk(0) for field in type_], fields=list(type_)
-    )

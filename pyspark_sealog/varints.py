@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,16 +12,13 @@ from wire.errors import ErrorCode, KafkaError
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
 
-PADDING: Final = 10
-"""Bytes that must follow the data, so that a number cut off at its end is read without a check per number."""
-
 
 def read_varints(data: Bytes, at: Ints) -> tuple[Ints, Ints]:
     """The numbers that begin at these positions, and the positions behind them.
 
-    `data` ends in PADDING zeros, every position lies before them. Raises KafkaError(CORRUPT_MESSAGE).
+    A number that is cut off at the end of the data ends behind it. Raises KafkaError(CORRUPT_MESSAGE).
     """
-    first = data[at]
+    first = data.take(at, mode="clip")
     values = (first & 0x7F).astype(np.uint64)
     at = at + 1
     open_ = np.flatnonzero(first & 0x80)
@@ -29,7 +26,7 @@ def read_varints(data: Bytes, at: Ints) -> tuple[Ints, Ints]:
     while len(open_):
         if shift > 63:
             raise KafkaError(ErrorCode.corrupt_message, "a number of more than 64 bits")
-        byte = data[at[open_]]
+        byte = data.take(at[open_], mode="clip")
         values[open_] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
         at[open_] += 1
         open_ = open_[(byte & 0x80) != 0]

@@ -77,7 +77,7 @@ class Fault:
             os.kill(executor_pid(), signal.SIGKILL)
         if self.due("twin"):
             # So slow that Spark starts a speculative twin, which wins; this one then writes on.
-            wait_for(self.file.with_suffix(".committed"), 90.0)
+            wait_for(self.file.with_suffix(".committed"), 600.0)
             self.file.with_suffix(".writes-on").touch()
 
 
@@ -99,7 +99,7 @@ class FaultyStreamWriter(StreamWriter):
         if fault.due("kill-driver-before-commit"):
             kill_and_wait(driver_pid())
         if fault.due("hold-commit"):
-            wait_for(fault.file.with_suffix(".go"), 200.0)
+            wait_for(fault.file.with_suffix(".go"), 900.0)
         if fault.due("kill-broker-in-commit"):
             pid, delay_ms = map(float, fault.argument.split(","))
             Thread(target=lambda: (time.sleep(delay_ms / 1000), os.kill(int(pid), signal.SIGKILL))).start()

@@ -5,14 +5,13 @@ Batch k is the numbers 100k..100k+99; whatever happens, a reader sees all hundre
 
 import threading
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tests.spark.spark_world import Topics
+from tests.spark.spark_world import Topics, ended
 
 BATCH = 100
 PARTITIONS = 3
@@ -94,7 +93,5 @@ def start(frame: DataFrame, address: str, target: str, folder: Path, fault: str 
 
 
 def run(*args: Any, **options: Any) -> None:
-    start(*args, **options).awaitTermination()
-
-
-Run = Callable[..., None]
+    """Start the query and wait for its end. Raises what made it fail."""
+    ended(lambda: start(*args, **options))

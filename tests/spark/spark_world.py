@@ -6,7 +6,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
 
 from pyspark_sealog.cluster import Cluster, TopicPartition
 from pyspark_sealog.decode import Batch, cut, decode
@@ -33,7 +35,6 @@ def make_session(master: str, folder: Path, **conf: str) -> SparkSession:
         .config("spark.sql.warehouse.dir", str(folder))
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.python.daemon.module", "pyspark_sealog.daemon")
         .config("spark.sql.streaming.pollingDelay", "5ms")
         .config("spark.sql.streaming.noDataMicroBatches.enabled", "false")
     )
@@ -48,6 +49,19 @@ def connector_jars() -> list[Path]:
     """Spark's own Kafka connector and what it needs beside PySpark, fetched once."""
     pom = CHECKOUT / "tests" / "support" / "spark" / "pom.xml"
     return sorted(jars(pom, CACHE / "spark-kafka").glob("*.jar"))
+
+
+def ended(start: Callable[[], StreamingQuery]) -> StreamingQuery:
+    """The query, at its end. Raises what made it fail."""
+    while True:
+        query = start()
+        try:
+            query.awaitTermination()
+            return query
+        except StreamingQueryException as error:
+            # Spark gives a new Python process ten seconds; a loaded machine may need more. A restart is always right.
+            if "failed to connect back" not in str(error):
+                raise
 
 
 def wait_until(what: str, condition: Callable[[], bool], timeout_s: float = 120.0) -> None:

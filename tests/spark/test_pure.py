@@ -1,10 +1,16 @@
 """The parts that need neither Spark nor a broker: ranges, schemas, settings."""
 
+from datetime import UTC, date, datetime
+from decimal import Decimal
+
+import pyarrow as pa
 import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, DecimalType, LongType, StringType, StructField, StructType
 
 from pyspark_sealog.cluster import TopicPartition
 from pyspark_sealog.ddl import parse_schema
+from pyspark_sealog.json_column import parse_json
 from pyspark_sealog.ranges import OffsetRange, from_json, limited, split, to_json
 
 A, B, C = (TopicPartition("t", n) for n in range(3))
@@ -69,3 +75,36 @@ def test_schemas_as_sql_and_as_json() -> None:
 def test_a_schema_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         parse_schema(text)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        ("date", '"2013-01-02"', date(2013, 1, 2)),
+        ("array<date>", '["2013-01-02", null]', [date(2013, 1, 2), None]),
+        ("struct<d: date>", '{"d": "2013-01-02"}', {"d": date(2013, 1, 2)}),
+        ("timestamp", '"2013-01-02T03:04:05.678Z"', datetime(2013, 1, 2, 3, 4, 5, 678_000, UTC)),
+        ("timestamp", '"2013-01-02T03:04:05+02:00"', datetime(2013, 1, 2, 1, 4, 5, 0, UTC)),
+        ("decimal(10, 2)", "1.5", Decimal("1.50")),
+        ("double", "3", 3.0),
+        ("int", "-3", -3),
+        ("boolean", "true", True),
+        ("string", '"\\u00e9\\n"', "\u00e9\n"),
+        ("array<int>", "[1, null]", [1, None]),
+    ],
+)
+def test_json_becomes_what_its_schema_says_also_beside_rows_that_are_none(
+    kind: str, text: str, value: object
+) -> None:
+    type_ = to_arrow_schema(
+        StructType([StructField("x", parse_schema(f"x {kind}")["x"].dataType)]), timezone="UTC"
+    )
+    struct = pa.struct(list(type_))
+    good = b'{"more": 1, "x": %s}' % text.encode()
+    assert parse_json(pa.array([good, None, b"{}"], pa.binary()), struct).to_pylist() == [
+        {"x": value},
+        None,
+        {"x": None},
+    ]
+    for bad in (b"no", b'{"x": {}}', b"[]", good + good):
+        assert parse_json(pa.array([bad, good], pa.binary()), struct).to_pylist()[1] == {"x": value}

@@ -4,6 +4,7 @@ Faults that need executors or drivers of their own are in test_sink_processes.py
 """
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from tests.spark.faults import FaultySource
-from tests.spark.sink_world import PARTITIONS, Watcher, numbers_seen, run, start, stream
+from tests.spark.sink_world import PARTITIONS, Watcher, numbers_seen, run, stream
 from tests.spark.spark_world import Topics, wait_until
 from tests.support.broker_process import BrokerProcess
 
 Sealog = Callable[..., dict[str, str]]
+
+pytestmark = pytest.mark.timeout(1_500)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -26,9 +29,9 @@ def _faults(spark: SparkSession) -> None:
 
 @pytest.fixture
 def ends(topics: Topics) -> tuple[str, str]:
-    """Two batches of input in a topic, and an empty topic."""
+    """One batch of input in a topic, and an empty topic."""
     source, target = topics.create(1, "in"), topics.create(PARTITIONS, "out")
-    topics.numbers(source, range(200))
+    topics.numbers(source, range(100))
     return source, target
 
 
@@ -36,6 +39,7 @@ def test_a_batch_is_written_once_and_its_replay_changes_nothing(
     spark: SparkSession, broker: BrokerProcess, topics: Topics, ends: tuple[str, str], tmp_path: Path
 ) -> None:
     source, target = ends
+    topics.numbers(source, range(100, 200))
     with Watcher(broker.address, target) as watcher:
         run(stream(spark, broker.address, source), broker.address, target, tmp_path)
     assert watcher.looks > 2
@@ -61,7 +65,7 @@ def test_a_task_that_fails_in_the_middle_leaves_no_trace(
     with Watcher(broker.address, target):
         run(stream(spark, broker.address, source), broker.address, target, tmp_path, fault)
     assert (tmp_path / "fault").exists()
-    assert numbers_seen(topics, target) == [*range(200)]
+    assert numbers_seen(topics, target) == [*range(100)]
 
 
 def test_retries_exhausted_then_a_restart(
@@ -73,13 +77,14 @@ def test_retries_exhausted_then_a_restart(
             run(stream(spark, broker.address, source), broker.address, target, tmp_path, "always-raise")
         assert numbers_seen(topics, target) == []
         run(stream(spark, broker.address, source, tasks=1), broker.address, target, tmp_path)
-    assert numbers_seen(topics, target) == [*range(200)]
+    assert numbers_seen(topics, target) == [*range(100)]
 
 
 def test_the_answer_to_a_commit_is_lost_and_spark_aborts_what_is_committed(
     spark: SparkSession, broker: BrokerProcess, topics: Topics, ends: tuple[str, str], tmp_path: Path
 ) -> None:
     source, target = ends
+    topics.numbers(source, range(100, 200))
     with Watcher(broker.address, target):
         with pytest.raises(Exception, match="the commit's answer is lost"):
             run(stream(spark, broker.address, source), broker.address, target, tmp_path, "raise-after-commit")
@@ -95,27 +100,24 @@ def test_the_broker_is_killed_inside_commits(
     with BrokerProcess(tmp_path / "data") as broker, Topics(broker.address) as topics:
         source, target = topics.create(1, "in"), topics.create(PARTITIONS, "out")
         topics.numbers(source, range(100))
-        with Watcher(broker.address, target):
+        with Watcher(broker.address, target), ThreadPoolExecutor() as pool:
             for turn, delay_ms in enumerate((0.0, 4.0)):
                 assert broker.process is not None
                 folder = tmp_path_factory.mktemp("turn")
                 (folder / "checkpoint").symlink_to(tmp_path / "checkpoint")
                 (tmp_path / "checkpoint").mkdir(exist_ok=True)
-                query = start(
-                    stream(spark, broker.address, source),
-                    broker.address,
-                    target,
-                    folder,
-                    f"kill-broker-in-commit:{broker.process.pid},{delay_ms}",
-                )
+                fault = f"kill-broker-in-commit:{broker.process.pid},{delay_ms}"
+                frame = stream(spark, broker.address, source)
+                query = pool.submit(run, frame, broker.address, target, folder, fault)
                 wait_until(
                     "the broker is killed",
-                    lambda: broker.process is not None and broker.process.poll() is not None,
+                    lambda query=query: query.done() or broker.process.poll() is not None,  # type: ignore[misc,union-attr]
+                    600.0,
                 )
                 broker.end()
                 broker.start()
                 topics.forget()
-                query.awaitTermination()
+                query.result()
                 assert numbers_seen(topics, target) == [*range(100 * (turn + 1))]
                 topics.numbers(source, range(100 * (turn + 1), 100 * (turn + 2)))
 
@@ -132,7 +134,7 @@ def test_a_new_checkpoint_under_an_old_sink_id_is_not_a_silent_loss(
     with pytest.raises(Exception, match="from another query"):
         run(frame, broker.address, target, folders[1], sinkId=target)
     run(frame, broker.address, target, folders[1], sinkId=target, newCheckpoint="skip")
-    assert numbers_seen(topics, target) == [*range(200)]
+    assert numbers_seen(topics, target) == [*range(100)]
 
 
 def save(frame: Any, options: dict[str, str], folder: Path, fault: str = "") -> None:

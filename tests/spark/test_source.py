@@ -17,7 +17,7 @@ from pyspark_sealog.cluster import TopicPartition
 from pyspark_sealog.columns import schema_of
 from pyspark_sealog.options import source_options
 from pyspark_sealog.planning import checked_ranges, find_partitions, resolve
-from tests.spark.spark_world import Record, Topics
+from tests.spark.spark_world import Record, Topics, ended
 from wire.apis import ApiKey
 
 Sealog = Callable[..., dict[str, str]]
@@ -105,15 +105,13 @@ def progress(query: Any) -> list[Any]:
 
 
 def run(frame: DataFrame, folder: Path) -> Any:
-    query = (
+    writer = (
         frame.writeStream.format("parquet")
         .option("path", str(folder / "out"))
         .option("checkpointLocation", str(folder / "checkpoint"))
         .trigger(availableNow=True)
-        .start()
     )
-    query.awaitTermination()
-    return query
+    return ended(writer.start)
 
 
 def test_a_stream_takes_what_the_limit_allows_goes_on_where_it_stopped_and_says_how_far_behind_it_is(
