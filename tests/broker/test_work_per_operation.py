@@ -1,6 +1,6 @@
 """How much the broker does per operation, as calls of functions: the same on every machine, however loaded it is.
 
-Every call of and out of a function of wire, storage, txn and broker counts, the loop's and the disk's own work does not.
+Every call of and out of a function of wire, storage, txn and broker counts; the loop and the disk do not.
 A number that jumps is a regression, or a price that somebody wants to pay: then the table says so from now on.
 """
 
