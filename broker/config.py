@@ -71,7 +71,8 @@ class BrokerConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_o
     max_compaction_lag_ms: Positive = (1 << 63) - 1
     flush_linger_ms: NotNegative = 20
     """How long written bytes that nobody waits for may stay unflushed."""
-    flush_threads: Positive = 4
+    flush_threads: Positive = 16
+    """At most so many files are flushed at once; threads start as they are needed."""
     transaction_max_timeout_ms: Positive = 900_000
     transaction_two_phase_commit: bool = False
     """Let producers ask for two-phase commit (KIP-939): no deadline ends their transactions."""

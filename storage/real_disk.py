@@ -22,7 +22,9 @@ from typing_extensions import Buffer
 from storage.disk import File, FlushDone
 
 IOV_MAX = 1024
-DEFAULT_FLUSH_THREADS = 4
+DEFAULT_FLUSH_THREADS = 16
+"""As many as there are flushes at once, up to this. A commit waits for the flushes of all ranges that it wrote to: with
+fewer threads than ranges it would take several flush delays, not one."""
 
 
 class CallSoonThreadsafe(Protocol):
@@ -150,6 +152,7 @@ class RealDisk:
         self._flush_threads = flush_threads
         self._queue: SimpleQueue[tuple[Callable[[], None], FlushDone] | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
+        self._outstanding = 0
         self._closed = False
         if make:
             os.makedirs(self._root, exist_ok=True)
@@ -218,7 +221,8 @@ class RealDisk:
     def _submit(self, work: Callable[[], None], done: FlushDone) -> None:
         if self._closed:
             raise OSError(errno.EBADF, "the disk is closed", self._root)
-        if len(self._threads) < self._flush_threads:
+        self._outstanding += 1
+        if len(self._threads) < min(self._outstanding, self._flush_threads):
             thread = threading.Thread(
                 target=self._flush_loop, name=f"flush-{len(self._threads)}", daemon=True
             )
@@ -236,7 +240,11 @@ class RealDisk:
                 outcome = error
             # A closed loop refuses with RuntimeError: nobody is left to be told.
             with contextlib.suppress(RuntimeError):
-                self._call_soon_threadsafe(done, outcome)
+                self._call_soon_threadsafe(self._finished, done, outcome)
+
+    def _finished(self, done: FlushDone, outcome: OSError | None) -> None:
+        self._outstanding -= 1
+        done(outcome)
 
     # Ownership.
 

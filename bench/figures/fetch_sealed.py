@@ -22,7 +22,7 @@ from storage.reader import read
 from storage.real_disk import RealDisk
 from storage.segment import Segment
 
-SHORT = "A sealed segment of 1, 10 and 100 interleaved partitions: extents and bytes per fetch, MB/s."
+SHORT = "A sealed segment of 1, 10 and 100 interleaved partitions: extents and bytes read, MB/s."
 TINY = {"widths": (1, 2), "megabytes": 1, "batches": (16_384,)}
 QUICK = {"widths": (1, 10, 100), "megabytes": 100, "batches": (16_384, 1_100)}
 FULL = {"widths": (1, 10, 100), "megabytes": 500, "batches": (16_384, 1_100)}
@@ -77,7 +77,7 @@ def run(folder: Path, *, widths: tuple[int, ...], megabytes: int, batches: tuple
         [
             "batches",
             "partitions",
-            "reads per fetch",
+            "reads per MiB",
             "bytes read / returned",
             "MB/s cached",
             "MB/s cold",
@@ -118,13 +118,13 @@ def _measure(folder: Path, load: JavaLoad, width: int, megabytes: int, batch_byt
     partitions = _open(disk)
     _read_all(partitions)
     disk.reads = disk.bytes = 0
-    fetches, returned, seconds = _read_all(partitions)
+    returned, seconds = _read_all(partitions)
     reads, read_bytes = disk.reads, disk.bytes
     drop_cached(data)
-    _, _, cold_seconds = _read_all(partitions)
+    _, cold_seconds = _read_all(partitions)
     disk.close()
     return [
-        reads / fetches,
+        reads * (1 << 20) / returned,
         read_bytes / returned,
         returned / 1e6 / seconds,
         returned / 1e6 / cold_seconds,
@@ -161,9 +161,9 @@ def _state(segment: Segment) -> Any:
     return "SEALED" if segment.state == "SEALED" else "ACTIVE"
 
 
-def _read_all(partitions: list[PartitionLog]) -> tuple[int, int, float]:
-    """(fetches, bytes returned, seconds)."""
-    fetches = returned = 0
+def _read_all(partitions: list[PartitionLog]) -> tuple[int, float]:
+    """(bytes returned, seconds)."""
+    returned = 0
     began = time.perf_counter()
     for log in partitions:
         offset = 0
@@ -178,6 +178,5 @@ def _read_all(partitions: list[PartitionLog]) -> tuple[int, int, float]:
                 skip_scan_bytes=1 << 20,
             )
             offset = found.batches[-1].last_offset + 1
-            fetches += 1
             returned += found.bytes
-    return fetches, returned, time.perf_counter() - began
+    return returned, time.perf_counter() - began

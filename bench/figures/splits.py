@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from bench.load import JavaLoad
 from bench.report import Plot, Result, Table, percentile
 from bench.setting import SEALOG, Setting
 from broker.client import LayoutClient
+from wire.layouts import Response
 
 SHORT = "Latency of a producer during and outside of splits and merges."
 TINY = {"changes": 2, "every_s": 0.05, "prelude_s": 0.0, "at_once": 20}
@@ -36,8 +38,8 @@ def run(folder: Path, *, changes: int, every_s: float, prelude_s: float, at_once
         "splits",
         "What a split costs a producer",
         f"A producer sends a 1 KB record to each of {PARTITIONS} partitions and waits for all (acks=all), or does so "
-        f"in a transaction, again and again, while the topic is split and merged every {every_s:g} s: {changes} changes "
-        "in all. During: the turn overlaps the time from a change's request to its answer. Milliseconds.",
+        f"in a transaction, again and again, while the topic is split and merged every {every_s:g} s, "
+        f"{changes} times. During: the turn overlaps the time from a change's request to its answer. Milliseconds.",
     )
     turns = Table("turns", ["mode", "when", "turns", "p50", "p99", "max"])
     took = Table("the changes themselves, from request to answer", ["mode", "change", "count", "p50", "max"])
@@ -126,7 +128,7 @@ def _change(
 ) -> None:
     """One range to two, two to four, and back by two merges and one."""
     half, quarter = PARTITIONS // 2, PARTITIONS // 4
-    steps = [
+    steps: list[tuple[str, Callable[[LayoutClient], Response]]] = [
         ("split", lambda layout: layout.split(TOPIC, [half])),
         ("split", lambda layout: layout.split(TOPIC, [quarter, half + quarter])),
         ("merge", lambda layout: layout.merge(TOPIC, 0, half - 1)),

@@ -46,7 +46,16 @@ def class_path(sources: Path, libraries: Path) -> str:
     if not target.exists():
         made = target.with_name(f"{target.name}.{os.getpid()}")
         shutil.rmtree(made, ignore_errors=True)
-        command = ["javac", "-Xlint:all,-processing", "-Werror", "-cp", f"{libraries}/*", "-d", made, *files]
+        command = [
+            "javac",
+            "-Xlint:all,-processing",
+            "-Werror",
+            "-cp",
+            f"{libraries}/*",
+            "-d",
+            str(made),
+            *map(str, files),
+        ]
         subprocess.run(command, check=True)
         _keep(made, target)
     return f"{target}:{libraries}/*"

@@ -59,8 +59,8 @@ def run(
                     found = _measure(load, addresses, width, turns, warmup, rounds)
                     for name in addresses:
                         plain, txn, commit = (found[name, mode] for mode in (PLAIN, TXN, COMMIT))
-                        row = [name, rtt_ms, delay_ms, width, plain.p50, txn.p50, txn.p99, commit.p50]
-                        table.rows.append([*row])
+                        times = (plain.p50, txn.p50, txn.p99, commit.p50)
+                        table.rows.append([name, rtt_ms, delay_ms, width, *times])
                         if name == SEALOG and delay_ms:
                             over = commit.p50 / (rtt_ms + delay_ms)
                             result.targets.append(

@@ -21,7 +21,7 @@ from storage.clock import Timer
 from storage.disk import Disk
 from storage.layout import LogConfig, RollEvent, SegmentInfo
 from storage.range_log import RangeLog
-from storage.real_disk import IOV_MAX, LockHeld, RealDisk
+from storage.real_disk import IOV_MAX, LockHeld, RealDisk, RealFile
 from storage.recovery import create_range
 
 
@@ -374,3 +374,27 @@ def test_range_log_on_a_real_disk(tmp_path: Path) -> None:
     assert asyncio.run(write()) == {0: 300, 1: 300}
     assert len(layout) > 4
     assert asyncio.run(read()) == {0: 300, 1: 300}
+
+
+def test_there_are_as_many_flush_threads_as_flushes_at_once(
+    tmp_path: Path, loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit over many ranges takes one flush delay, so all of its files must be flushed side by side."""
+    disk = RealDisk(tmp_path, loop.call_soon_threadsafe, flush_threads=6)
+    files = [disk.open(f"f{number}", create=True) for number in range(6)]
+    outcomes: list[OSError | None] = []
+    for done in range(1, 4):
+        disk.start_flush(files[0], outcomes.append)
+        loop.run(lambda done=done: len(outcomes) == done)  # type: ignore[misc]
+    assert len(disk._threads) == 1
+
+    together = threading.Barrier(6)
+    monkeypatch.setattr(RealFile, "flush", lambda self: together.wait(10))
+    outcomes.clear()
+    for file in files:
+        disk.start_flush(file, outcomes.append)
+    loop.run(lambda: len(outcomes) == 6)
+    assert outcomes == [None] * 6
+    assert len(disk._threads) == 6
+    monkeypatch.undo()
+    disk.close()
