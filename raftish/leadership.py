@@ -92,9 +92,13 @@ class Leadership:
             raise NotNow(f"the change of members at {raft.memberships.index} is not committed yet")
         changed = raft.membership.changed(change)
         if change.step is Step.PROMOTE:
-            lag = self._log.last_index - self.progress[change.node].match
+            progress = self.progress[change.node]
+            lag = self._log.last_index - progress.match
             if lag > self._config.promote_lag:
                 raise ChangeRefused(f"node {change.node} is {lag} entries behind")
+            if progress.stage is not Stage.REPLICATE:
+                # In a short log nobody is far behind, not even a node that is not there.
+                raise ChangeRefused(f"node {change.node} does not answer")
         first, last = self.append([(Kind.MEMBERSHIP, members.encode(changed))])
         raft.memberships.append(first, changed)
         self.members_changed(raft.now_ms)

@@ -138,6 +138,18 @@ def test_a_learner_has_no_vote_and_becomes_a_voter_when_it_has_caught_up():
     assert 4 in rig.raft.membership.voters
 
 
+def test_a_learner_that_never_answered_is_not_made_a_voter():
+    """The majority would be one of more nodes, and none of them more would be there."""
+    rig = Rig().elect()
+    rig.use("change_members", Change(Step.ADD_LEARNER, 4))
+    rig.flush()
+    rig.acknowledge(2)
+    with pytest.raises(ChangeRefused, match="does not answer"):
+        rig.use("change_members", Change(Step.PROMOTE, 4))
+    rig.acknowledge(4)
+    rig.use("change_members", Change(Step.PROMOTE, 4))
+
+
 def test_a_learner_does_not_stand_for_election():
     rig = Rig(voters=(2, 3), learners=(1,))
     assert rig.wait(500) == []
