@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.clients.feature_run import FeatureRun
 from tests.support.left_out import SECTIONS
 
 
@@ -14,6 +15,8 @@ class FromWorkers:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "feature(name, client): what of a client a scenario shows")
+    config.pluginmanager.register(FeatureRun())
     if config.pluginmanager.hasplugin("dsession"):
         config.pluginmanager.register(FromWorkers())
 

@@ -27,7 +27,8 @@ class FranzGo(GoClient):
         "send_offsets": "one client is both ends of its transactions; test_franz_go has it",
     }
     elsewhere = frozenset(
-        {("offsets in transactions", "send_offsets"), ("exactly-once loop", "send_offsets")}
+        (feature, "send_offsets")
+        for feature in ("offsets in transactions", "exactly-once loop", "riding over a kill")
     )
 
 
@@ -57,4 +58,4 @@ class KafkaGo(GoClient):
         "empty_value": "its Reader gives an empty value as none",
         "instance_id": "it knows no static members",
     }
-    elsewhere = frozenset({("read_committed", "transactional_id")})
+    elsewhere = frozenset({("read_committed", "transactional_id"), ("compression", "transactional_id")})

@@ -8,17 +8,14 @@ there, which is what proves the scenarios themselves. Where sealog differs on pu
 
 import itertools
 import os
-import re
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 
 import pytest
 
-from tests.clients import features
 from tests.clients.client_adapters import CLIENTS
 from tests.clients.driver_process import running
-from tests.clients.features import note
 from tests.clients.fixtures import Broker, Opened
 from tests.clients.raw_kafka import RawKafka
 from tests.support.broker_process import BrokerProcess
@@ -26,50 +23,6 @@ from tests.support.left_out import leave_out
 
 _run = f"{os.getpid():x}{int(time.time()) & 0xFFFFFF:x}"
 _numbers = itertools.count(1)
-_features = features.Table()
-_whole = True
-"""Whether every scenario that shows a feature is a part of this run."""
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "feature(name, client): what of a client a scenario shows")
-
-
-def pytest_deselected() -> None:
-    global _whole
-    _whole = False
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The table is looked at when all has run."""
-    global _whole
-    collected = {item.path for item in items}
-    scenarios = {
-        path for path in features.HERE.glob("test_*.py") if re.search(r"\bshows\b", path.read_text())
-    }
-    _whole = _whole and scenarios <= collected and not any("::" in each for each in config.args)
-    items.sort(key=lambda item: item.path.name == "test_feature_table.py")
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if not any(map(_features.ran, features.client_names())):
-        return
-    features.declared(_features)
-    versions = features.versions()
-    shown = [name for name in features.client_names() if _features.ran(name)]
-    terminalreporter.section("clients and what they showed")
-    terminalreporter.write_line(", ".join(f"{name} {versions[name]}" for name in shown))
-    width = max(map(len, features.FEATURES))
-    terminalreporter.write_line(" ".join([" " * width, *(f"{name:<15}" for name in shown)]))
-    for feature, *cells in _features.rows(shown):
-        terminalreporter.write_line(" ".join([f"{feature:<{width}}", *(f"{cell:<15}" for cell in cells)]))
-
-
-@pytest.fixture
-def feature_table() -> tuple[features.Table, bool]:
-    """What was shown so far, and whether that is all there is."""
-    return _features, _whole
 
 
 @pytest.fixture(scope="session")
@@ -101,7 +54,6 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """A failure shows what the drivers wrote to their stderr."""
     report = yield
-    note(_features, item, report)
     if report.failed:
         report.sections += [(f"stderr of {driver.name}", driver.stderr_tail()) for driver in running]
     return report

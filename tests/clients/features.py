@@ -173,3 +173,13 @@ def documented(text: str) -> dict[tuple[str, str], str]:
         feature, *cells = (each.strip() for each in line.strip("|").split("|"))
         found |= {(name, feature): cell for name, cell in zip(client_names(), cells, strict=True)}
     return found
+
+
+def disagreements(table: Table, text: str) -> Iterator[str]:
+    """Where a document says otherwise of clients than what ran."""
+    said = documented(text)
+    for name in filter(table.ran, client_names()):
+        for feature in FEATURES:
+            ran, written = table.cell(name, feature), said[name, feature]
+            if ran != written:
+                yield f"{name}, {feature}: ran {ran!r}, documented {written!r}"

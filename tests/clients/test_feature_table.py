@@ -1,35 +1,8 @@
-"""docs/compatibility.md says of clients and features what this run saw. Runs last."""
+"""The table of clients and features: what a cell says, and that the document is held to it."""
 
-import pytest
+from __future__ import annotations
 
-from tests.clients.features import FEATURES, Table, client_names, declared, documented, markdown
-from tests.clients.fixtures import Broker
-from tests.support.broker_process import CHECKOUT
-
-DOCUMENT = CHECKOUT / "docs" / "compatibility.md"
-SHOWN = CHECKOUT / ".cache" / "clients" / "features.md"
-"""What `python -m docs.client_table` puts into the document."""
-
-
-def test_the_documents_say_what_ran(feature_table: tuple[Table, bool], broker: Broker) -> None:
-    """Mend it with: python -m docs.client_table"""
-    table, whole = feature_table
-    if not whole or not broker.is_sealog:
-        pytest.skip("only a run of all client scenarios on sealog fills the table")
-    declared(table)
-    names = client_names()
-    if all(map(table.ran, names)):
-        SHOWN.parent.mkdir(parents=True, exist_ok=True)
-        SHOWN.write_text(markdown(table.rows(names)))
-    said = documented(DOCUMENT.read_text(encoding="utf-8"))
-    wrong = {
-        (name, feature): f"ran: {table.cell(name, feature)!r}, documented: {said.get((name, feature))!r}"
-        for name in names
-        if table.ran(name)
-        for feature in FEATURES
-        if table.cell(name, feature) != said.get((name, feature))
-    }
-    assert wrong == {}
+from tests.clients.features import FEATURES, Table, client_names, disagreements, markdown
 
 
 def test_what_a_cell_says() -> None:
@@ -44,3 +17,14 @@ def test_what_a_cell_says() -> None:
     assert table.ran("a")
     table.note("a", "consumer groups", "absent")
     assert not table.ran("a")
+
+
+def test_a_document_that_says_otherwise_is_told() -> None:
+    table = Table()
+    for name in client_names():
+        for feature in FEATURES:
+            table.note(name, feature, "passed")
+    document = markdown(table.rows(client_names()))
+    assert list(disagreements(table, document)) == []
+    table.note("sarama", "fencing", "failed")
+    assert list(disagreements(table, document)) == ["sarama, fencing: ran 'FAILED', documented 'yes'"]

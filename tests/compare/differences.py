@@ -359,6 +359,14 @@ _CONSUMER_GROUPS = (
         )
     ),
     Difference(
+        reason="a topic pattern is resolved by the heartbeat that brings it, there in the background",
+        api="consumer_group_heartbeat",
+        field="member_epoch",
+        kafka=1,
+        sealog=2,
+        case="first_heartbeats_that_are_refused-v1",
+    ),
+    Difference(
         reason="few members are asked to come often; the configured interval is the longest",
         api="consumer_group_heartbeat",
         field="heartbeat_interval",

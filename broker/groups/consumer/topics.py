@@ -48,13 +48,18 @@ class TopicSource(Protocol):
 def topics_hash(topics: TopicSource, names: Iterable[str]) -> int:
     """What there is of these topics as one number of 64 bits: it changes with each id and partition count.
 
-    It is stored with a group, so that a start finds out whether its topics are still what they were.
+    It is stored with a group, so that a start finds out whether its topics are still what they were. 0 where none of
+    them is there, as in a group that knows none yet.
     """
     digest = blake2b(digest_size=8)
+    found = False
     for name in sorted(names):
         topic = topics.get(name)
         if topic is not None:
+            found = True
             digest.update(b"%s/%s/%d\n" % (name.encode(), topic.id.bytes, len(topic.partitions)))
+    if not found:
+        return 0
     return int.from_bytes(digest.digest(), "big", signed=True)
 
 
