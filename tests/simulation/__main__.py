@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import gc
 import multiprocessing
+import signal
 import sys
 import time
 from collections import Counter
@@ -57,6 +58,10 @@ def main() -> int:
     total: Counter[str] = Counter()
     virtual_ms, done, failed = 0.0, 0, []
     seeds = range(options.first_seed, options.first_seed + options.seeds)
+    # Whoever stops a long run still gets its table.
+    stopped: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, _: stopped.append(number))
     for result in run_seeds(seeds, options.mutant, options.jobs):
         done += 1
         total.update(result.stats)
@@ -66,6 +71,8 @@ def main() -> int:
             report(result, options.mutant)
             if not options.keep_going:
                 break
+        if stopped:
+            break
         now = time.monotonic()
         if now - told > PROGRESS_S:
             told = now

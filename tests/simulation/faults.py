@@ -53,9 +53,10 @@ class Nemesis:
         await getattr(self, f"_{fault.kind}")(machine, **fault.arguments)
 
     def heal(self) -> None:
-        """No more faults: the disk works, and a broker that met one of its errors is started again."""
+        """No more faults: clocks are right, disks work, and a broker that met an error of its own is started again."""
         for machine in self.world.machines:
             machine.process.fuse = 0
+            machine.jump_clock(-machine.wall_offset_ms)
             if machine.disk.heal():
                 machine.die("power")
         self.world.network.blocked_until.clear()
