@@ -34,6 +34,8 @@ DELAYS_SCHEMA: Final = (
     "week timestamp, carrier string, origin string, flights bigint, dep_delay bigint, arr_delay bigint"
 )
 PARTITIONS: Final = 4
+EVERY: Final = "1 second"
+"""How often a query looks for more."""
 BATCHES: Final = 6
 """In how many batches the flights are enriched, so that there is a middle to be killed in."""
 
@@ -131,6 +133,7 @@ class Pipeline:
             .option("path", str(self._folder / "delays.parquet"))
             .option("checkpointLocation", str(self._folder / "checkpoints" / "archive"))
             .queryName("archive")
+            .trigger(processingTime=EVERY)
             .start()
         )
 
@@ -152,6 +155,7 @@ class Pipeline:
             .option("topic", topic)
             .option("checkpointLocation", str(self._folder / "checkpoints" / name))
             .queryName(name)
+            .trigger(processingTime=EVERY)
             .start()
         )
 

@@ -55,12 +55,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Offsets | None = None
         """Of a query that shall end: where it ends."""
         self._took_at = time.monotonic()
+        self._connected: Cluster | None = None
+        """Kept between the calls of one query: Spark asks for the latest offsets many times in a second."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_connected": None}
+
+    def _cluster(self) -> Cluster:
+        if self._connected is None:
+            self._connected = Cluster(self._options.client)
+        return self._connected
+
+    def stop(self) -> None:
+        if self._connected is not None:
+            self._connected.close()
 
     def initialOffset(self) -> JsonOffsets:
-        options = self._options
-        with Cluster(options.client) as cluster:
-            parts = find_partitions(cluster, options)
-            return to_json(resolve(cluster, options, parts, options.starting, "starting"))
+        options, cluster = self._options, self._cluster()
+        parts = find_partitions(cluster, options)
+        return to_json(resolve(cluster, options, parts, options.starting, "starting"))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         if self._options.max_offsets:
@@ -71,10 +84,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> JsonOffsets:
         begin = from_json(start)
-        with Cluster(self._options.client) as cluster:
-            end = self._end(cluster)
-            new = [part for part in end if part not in begin]
-            begin |= cluster.list_offsets(dict.fromkeys(new, EARLIEST))
+        cluster = self._cluster()
+        end = self._end(cluster)
+        new = [part for part in end if part not in begin]
+        begin |= cluster.list_offsets(dict.fromkeys(new, EARLIEST))
         if not isinstance(limit, ReadAllAvailable):
             if self._target is None and self._should_wait(begin, end):
                 return start
@@ -96,18 +109,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return waiting < self._options.min_offsets and not late
 
     def prepareForTriggerAvailableNow(self) -> None:
-        with Cluster(self._options.client) as cluster:
-            self._target = self._end(cluster)
+        self._target = self._end(self._cluster())
 
     def reportLatestOffset(self) -> JsonOffsets | None:
         """For the query's progress: where the topics end, whatever the query has taken of them."""
-        with Cluster(self._options.client) as cluster:
-            parts = find_partitions(cluster, self._options)
-            return to_json(cluster.list_offsets(dict.fromkeys(parts, LATEST)))
+        cluster = self._cluster()
+        parts = find_partitions(cluster, self._options)
+        return to_json(cluster.list_offsets(dict.fromkeys(parts, LATEST)))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        with Cluster(self._options.client) as cluster:
-            ranges = checked_ranges(cluster, self._options, from_json(start), from_json(end))
+        ranges = checked_ranges(self._cluster(), self._options, from_json(start), from_json(end))
         return [RangePartition(one) for one in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
