@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import tempfile
 import traceback
@@ -36,6 +37,8 @@ markdown_option = click.option(
 @click.pass_context
 def main(context: click.Context) -> None:
     """Benchmarks. Without a command: the whole comparison."""
+    # Ended by SIGTERM, too, a run stops the systems that it has started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if context.invoked_subcommand is None:
         context.invoke(compare)
 

@@ -24,8 +24,8 @@ from storage.segment import Segment
 
 SHORT = "A sealed segment of 1, 10 and 100 interleaved partitions: extents and bytes read, MB/s."
 TINY = {"widths": (1, 2), "megabytes": 1, "batches": (16_384,)}
-QUICK = {"widths": (1, 10, 100), "megabytes": 100, "batches": (16_384, 1_100)}
-FULL = {"widths": (1, 10, 100), "megabytes": 500, "batches": (16_384, 1_100)}
+QUICK = {"widths": (1, 10, 100), "megabytes": 10, "batches": (16_384, 1_100)}
+FULL = {"widths": (1, 10, 100), "megabytes": 200, "batches": (16_384, 1_100)}
 
 TOPIC = "sealed"
 FETCH_BYTES = 1 << 20
@@ -100,7 +100,8 @@ def _measure(folder: Path, load: JavaLoad, width: int, megabytes: int, batch_byt
     records = megabytes * 1_000_000 // 1024
     with SealogProcess(data) as broker:
         load.ask("topic", broker, topic=TOPIC, partitions=width)
-        config = {"batch.size": str(batch_bytes), "linger.ms": "20", "buffer.memory": str(64 << 20)}
+        # Batches of one record take their time on a slow disk.
+        config = {"batch.size": str(batch_bytes), "linger.ms": "20", "delivery.timeout.ms": "1200000"}
         load.ask("stream", broker, topic=TOPIC, partitions=width, records=records, config=config)
         with LayoutClient(broker.address) as layout:
             layout.seal(TOPIC, 0)
