@@ -573,14 +573,20 @@ def test_failed_recovery_closes_its_files() -> None:
         assert not owner.disk.open_files
 
 
-def test_full_disk_at_a_start_leaves_the_footer_for_later() -> None:
+def test_full_disk_at_a_start_leaves_the_footer_for_later(monkeypatch: pytest.MonkeyPatch) -> None:
     owner = hand_owner()
     fill(owner, lambda: bool(owner.asked))
     owner.append(0, b"the parent's last")
     owner.answer()
     owner.power_cut(0, keep="all")
-    owner.disk.fail("write", segment_name(1), error=errno.ENOSPC)
-    owner.recover()
+
+    def full(segment: Segment) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", segment.path)
+
+    with monkeypatch.context() as patched:
+        # What is there is written over in place; there is no room for more.
+        patched.setattr(Segment, "write_end_mark", full)
+        owner.recover()
     assert owner.report.sealed == []
     assert owner.log.segments[0].state == "FULL"
     owner.append(0, b"goes on")
