@@ -10,7 +10,7 @@ from typing import Protocol
 from broker import layouts, topic_config
 from broker.topic import Topic
 from broker.topics import Topics
-from storage.clock import Scheduler, Timer
+from storage.clock import Periodic, Scheduler
 from storage.compaction import Candidate, Choice, Job, JobDone, JobSegment, Outcome, Policy, Rewritten, choose
 from storage.disk import Disk
 from storage.format import segment_name
@@ -47,23 +47,19 @@ class Compactor:
         self._disk = disk
         self._scheduler = scheduler
         self._worker = worker
-        self._interval_ms = interval_ms
         self._max_keys = max_keys
         self._cache = topics.cache
         self._running = False
         self._closed = False
         self._failed: set[Topic] = set()
         """Left alone until the next interval, so that the others have their turn."""
-        self._timer: Timer | None = scheduler.call_later(interval_ms, self._tick)
+        self._sweeps = Periodic(scheduler, interval_ms, self._begin)
 
     def close(self) -> None:
         self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._sweeps.close()
 
-    def _tick(self) -> None:
-        self._timer = self._scheduler.call_later(self._interval_ms, self._tick)
+    def _begin(self) -> None:
         self._failed.clear()
         self.run()
 

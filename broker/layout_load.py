@@ -9,7 +9,7 @@ from broker.layout_controller import LayoutController
 from broker.layout_policy import Decision, Policy, RangeLoad, decide
 from broker.topic import Topic
 from broker.topics import Topics
-from storage.clock import Scheduler, Timer
+from storage.clock import Periodic, Scheduler
 from storage.range_log import RangeLog
 
 SMOOTHING = 0.3
@@ -41,12 +41,11 @@ class LayoutBalancer:
         self._controller = controller
         self._scheduler = scheduler
         self._policy = policy
-        self._interval_ms = interval_ms
         self._automatic = automatic
         self._on_decision = on_decision
         self._measured: dict[RangeLog, _Measured] = {}
         self._measured_at_ms = scheduler.monotonic_ms()
-        self._timer: Timer | None = scheduler.call_later(interval_ms, self._tick)
+        self._turns = Periodic(scheduler, interval_ms, self._turn)
 
     def loads(self, topic: Topic) -> list[RangeLoad]:
         """What the ranges of a topic carry, as far as it has been measured."""
@@ -71,12 +70,9 @@ class LayoutBalancer:
         return decide(self.loads(topic), self._policy, self._scheduler.now_ms())
 
     def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._turns.close()
 
-    def _tick(self) -> None:
-        self._timer = self._scheduler.call_later(self._interval_ms, self._tick)
+    def _turn(self) -> None:
         self._measure()
         if self._automatic:
             for topic in list(self._topics):

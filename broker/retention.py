@@ -13,7 +13,7 @@ from broker import layouts, topic_config
 from broker.topic import Topic
 from broker.topic_changes import TopicChanges
 from broker.topics import Topics
-from storage.clock import Scheduler, Timer
+from storage.clock import Periodic, Scheduler
 from storage.disk import Disk
 from storage.range_log import RangeLog
 from storage.retention import Candidate, Policy, Verdict, decide
@@ -46,19 +46,15 @@ class Retention:
         self._settlement = settlement
         self._disk = disk
         self._scheduler = scheduler
-        self._interval_ms = interval_ms
         self._busy: set[Topic] = set()
         self._closed = False
-        self._timer: Timer | None = scheduler.call_later(interval_ms, self._tick)
+        self._sweeps = Periodic(scheduler, interval_ms, self._sweep_all)
 
     def close(self) -> None:
         self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._sweeps.close()
 
-    def _tick(self) -> None:
-        self._timer = self._scheduler.call_later(self._interval_ms, self._tick)
+    def _sweep_all(self) -> None:
         for topic in list(self._topics):
             self.sweep(topic)
 

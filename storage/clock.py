@@ -29,3 +29,23 @@ class Scheduler(Protocol):
     def call_later(self, delay_ms: float, callback: Callable[..., Any], *args: Any) -> Timer:
         """Run the callback after a monotonic delay."""
         ...
+
+
+class Periodic:
+    """Calls `work` every `interval_ms`, the first time after one interval, until it is closed."""
+
+    def __init__(self, scheduler: Scheduler, interval_ms: int, work: Callable[[], None]) -> None:
+        self._scheduler = scheduler
+        self._interval_ms = interval_ms
+        self._work = work
+        self._timer: Timer | None = scheduler.call_later(interval_ms, self._tick)
+
+    def _tick(self) -> None:
+        # Set before the work: work that fails once has its turn again.
+        self._timer = self._scheduler.call_later(self._interval_ms, self._tick)
+        self._work()
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
