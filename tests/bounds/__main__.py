@@ -116,25 +116,28 @@ NUISANCES: dict[str, Nuisance] = {
 
 def measure(nuisance: Nuisance, seconds: float) -> tuple[int, float, float]:
     """How many, p50 and p99 in ms."""
-    with tempfile.TemporaryDirectory() as folder, BrokerProcess(Path(folder) / "data") as broker:
-        with RawKafka(broker.address) as raw:
-            raw.create_topic("t", 1)
-            raw.create_topic("mine", 1)
-            for _ in range(20):
-                raw.produce("t", {0: batch([bytes(900_000)])})
-            stop = threading.Event()
-            thread = threading.Thread(target=nuisance, args=(broker, stop), daemon=True)
-            thread.start()
-            time.sleep(1.0)
-            took: list[float] = []
-            end = time.monotonic() + seconds
-            while time.monotonic() < end:
-                began = time.perf_counter()
-                raw.produce("mine", {0: batch([b"x" * 100])})
-                took.append((time.perf_counter() - began) * 1000)
-                time.sleep(0.002)
-            stop.set()
-            thread.join(10)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        BrokerProcess(Path(folder) / "data") as broker,
+        RawKafka(broker.address) as raw,
+    ):
+        raw.create_topic("t", 1)
+        raw.create_topic("mine", 1)
+        for _ in range(20):
+            raw.produce("t", {0: batch([bytes(900_000)])})
+        stop = threading.Event()
+        thread = threading.Thread(target=nuisance, args=(broker, stop), daemon=True)
+        thread.start()
+        time.sleep(1.0)
+        took: list[float] = []
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            began = time.perf_counter()
+            raw.produce("mine", {0: batch([b"x" * 100])})
+            took.append((time.perf_counter() - began) * 1000)
+            time.sleep(0.002)
+        stop.set()
+        thread.join(10)
     took.sort()
     return len(took), took[len(took) // 2], took[len(took) * 99 // 100]
 
