@@ -26,7 +26,6 @@ from storage.layout import LogConfig, SegmentInfo
 from storage.range_log import RangeLog
 from storage.recovery import create_range
 from storage.scan import ScannedEntry, Scanner
-from storage.segment import Segment
 from wire.errors import KafkaError
 
 ONE = f"{DIRECTORY}/{segment_name(1)}"
