@@ -2,7 +2,7 @@
 
     python -m tests.bounds [--seconds N]
 
-Figures, not a test: docs/testing-faults.md has those of the last run.
+Figures, not a test: it prints them.
 """
 
 from __future__ import annotations
