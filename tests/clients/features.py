@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from bench.systems.kafka import POM as KAFKA_POM
 from tests.clients.fixtures import Opened
 
 HERE = Path(__file__).parent
@@ -139,8 +140,7 @@ def versions() -> dict[str, str]:
     """The version of each client that is tested, from where it is pinned."""
     go = dict(re.findall(r"^\s(\S+) v(\S+)$", (HERE / "drivers/go/go.mod").read_text(), re.MULTILINE))
     node = json.loads((HERE / "drivers/node/package.json").read_text())["dependencies"]
-    pom = (HERE.parent / "support/kafka/pom.xml").read_text()
-    java = re.findall(r"<version>(\d+\.\d+\.\d+)</version>", pom)[0]
+    java = re.findall(r"<version>(\d+\.\d+\.\d+)</version>", KAFKA_POM.read_text())[0]
     return {
         **{
             name: importlib.metadata.version(name) for name in ("kafka-python", "aiokafka", "confluent-kafka")
