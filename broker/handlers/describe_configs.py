@@ -47,8 +47,8 @@ def _resource(node: Node, call: Call, request: Any, resource: Any) -> Any:
     )
 
 
-_OF_TOPICS_ALONE = frozenset({"retention.ms"})
-"""Settings whose default no setting of the broker says, so that no synonym names one."""
+_DEFAULT_IS_NO_SYNONYM = frozenset({"retention.ms"})
+"""Settings whose default is not that of the broker's setting in Apache Kafka, so that no synonym names it there."""
 
 _Chain = tuple[tuple[Source, str, str], ...]
 """(source, name there, value) of every place that has a value, the one in force first."""
@@ -79,8 +79,8 @@ def topic_entry(node: Node, setting: Setting, config: Mapping[str, str]) -> tupl
     else:
         chain += [(source, server_name, value) for source, value in node.settings.entry(server_name).chain]
     values = tuple((source, value) for source, _, value in chain)
-    if setting.name in _OF_TOPICS_ALONE:
-        chain = [each for each in chain if each[0] is Source.TOPIC]
+    if setting.name in _DEFAULT_IS_NO_SYNONYM:
+        chain = [each for each in chain if each[0] is not Source.DEFAULT]
     return Entry(setting.name, setting.type, False, values, setting.documentation), tuple(chain)
 
 

@@ -164,7 +164,7 @@ def test_many_transactional_ids(broker: BrokerProcess) -> None:
     before = rss_bytes(broker)
     with RawKafka(broker.address) as raw:
         codes: list[int] = []
-        for start in range(0, IDS + 500, 500):
+        for start in range(0, OPEN + IDS + 500, 500):
             answers = _pipelined(
                 raw,
                 [
@@ -182,9 +182,10 @@ def test_many_transactional_ids(broker: BrokerProcess) -> None:
         assert set(codes) == {OK, ErrorCode.policy_violation}
         allowed = codes.count(OK)
         assert codes == [OK] * allowed + [ErrorCode.policy_violation] * (len(codes) - allowed)
-        assert IDS - 10 <= allowed <= IDS
+        # As many are there before as other tests of this module have left.
+        assert IDS - 10 <= allowed <= OPEN + IDS
         assert RawTransactions(raw, "id-0").produce("t", [b"x"]).error_code is OK
-    assert rss_bytes(broker) - before < 16 * MIB + IDS * 4 * 1024
+    assert rss_bytes(broker) - before < 16 * MIB + allowed * 4 * 1024
 
 
 def test_producers_of_a_topic(broker: BrokerProcess) -> None:

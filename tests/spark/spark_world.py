@@ -10,10 +10,11 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
+from bench.systems.java import CACHE, jars
+from bench.systems.server_process import CHECKOUT
 from pyspark_sealog.cluster import Cluster, TopicPartition
 from pyspark_sealog.decode import Batch, cut, decode
 from pyspark_sealog.settings import client_settings
-from tests.support.java import CACHE, CHECKOUT, jars
 from wire.apis import ApiKey
 from wire.errors import ErrorCode
 from wire.records import Record, build_batch
