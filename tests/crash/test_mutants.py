@@ -32,7 +32,9 @@ def find_the_mutant(folder, name):
         found = [
             line
             for line in str(died).splitlines()
-            if "LostCommit" in line or "was committed, but flushed data" in line
+            if "LostCommit" in line
+            or "was committed, but flushed data" in line
+            or "was durable up to" in line
         ]
         if not found:
             raise
