@@ -236,8 +236,8 @@ def test_another_broker_than_sealog_is_told() -> None:
     def serve(listener: socket.socket) -> None:
         connection, _ = listener.accept()
         with connection:
-            connection.recv(1_000)
-            body = struct.pack(">ihihhh", 1, 0, 1, 18, 0, 3)
+            number = connection.recv(1_000)[8:12]
+            body = number + struct.pack(">hihhh", 0, 1, 18, 0, 3)
             connection.sendall(struct.pack(">i", len(body)) + body)
             connection.recv(1)
 
