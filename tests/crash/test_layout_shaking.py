@@ -30,7 +30,7 @@ def shake(folder, crash):
         seed,
         ROUNDS,
         check_every=8,
-        warmup_s=0.6,
+        warmup_s=1.2,
         commit_delay_s=machine.commit_delay_s if machine else (0.0, 0.004),
     )
     shakers = []
