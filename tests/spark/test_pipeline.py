@@ -63,7 +63,10 @@ def test_a_fault_is_found(fault: Callable[..., list[pd.DataFrame]]) -> None:
 def test_the_whole_pipeline_runs_killed_twice_and_its_totals_hold(tmp_path: Path) -> None:
     require_program("java", "Spark cannot be tested")
     if os.environ.get("SEALOG_PIPELINE") != "1":
-        leave_out("left out: run on demand", "SEALOG_PIPELINE=1 runs the whole pipeline, kills included, for minutes")
+        leave_out(
+            "left out: run on demand",
+            "SEALOG_PIPELINE=1 runs the whole pipeline, kills included, for minutes",
+        )
     picture = tmp_path / "delays.png"
     options = ["--flights", "3000", "--folder", str(tmp_path / "run"), "--plot", str(picture)]
     run = subprocess.run(
