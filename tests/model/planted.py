@@ -77,7 +77,7 @@ PLANTED = [
         PREPARE,
         ending.Ending,
         "_refused",
-        "self.abort(transaction, refused(), recorded)",
+        "self.abort(transaction, refused_ops(), recorded)",
         "self.abort(transaction, (), recorded)",
     ),
     Planted(

@@ -194,13 +194,9 @@ def _compaction_keeps_aborted() -> list[Change]:
 
 def _compaction_of_undecided() -> list[Change]:
     """Compaction takes segments whose transactions are not over: what is undecided counts as the last value."""
-    from broker.compactor import Compactor
-    from txn.settlement import Settlement
+    from broker.settled_segments import SettledSegments
 
-    return [
-        (Compactor, "_is_stable", staticmethod(lambda topic, segment: True)),
-        (Settlement, "unsettled_segments", lambda self: set()),
-    ]
+    return [(SettledSegments, "look", lambda self: lambda topic, segment: segment.state == "SEALED")]
 
 
 def _group_commit_with_a_loser() -> list[Change]:

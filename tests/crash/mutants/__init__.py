@@ -28,12 +28,12 @@ def commit_before_flush() -> None:
 
     commit = Ending.commit
 
-    def hasty(self: Any, transaction: Any, *args: Any) -> None:
+    def hasty(self: Any, transaction: Any, *args: Any, **options: Any) -> None:
         store, lsns = self._store, transaction.lsns
         self._store = _Hasty(store)
         transaction.lsns = {_Hasty(log): position for log, position in lsns.items()}
         try:
-            commit(self, transaction, *args)
+            commit(self, transaction, *args, **options)
         finally:
             self._store, transaction.lsns = store, lsns
 
