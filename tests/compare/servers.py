@@ -70,8 +70,8 @@ class Servers:
     def run(self, case: Case) -> Outcome:
         """Raises AssertionError where one of them does not answer.
 
-        What differs is asked again under other names, and counts only if it does so each time: Apache Kafka learns of new
-        topics and assigns their partitions in the background.
+        What differs is asked again under other names, and counts only if it does so each time: Apache Kafka learns of
+        new topics and assigns their partitions in the background.
         """
         outcome = self._once(case, case.id)
         for again in range(1, ATTEMPTS):
