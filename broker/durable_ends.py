@@ -11,7 +11,7 @@ from __future__ import annotations
 from broker.durable_note import DurableNote
 from broker.topic import Topic
 from broker.topics import Topics
-from storage.clock import Scheduler, Timer
+from storage.clock import Periodic, Scheduler
 from txn import keys
 from txn.metastore import MetaStore, Op, Put, StoreFailed
 
@@ -25,16 +25,13 @@ class DurableEnds:
         self._topics = topics
         self._store = store
         self._of_store = of_store
-        self._scheduler = scheduler
-        self._timer: Timer | None = scheduler.call_later(INTERVAL_MS, self._timed)
+        self._passes = Periodic(scheduler, INTERVAL_MS, self._timed)
 
     def _timed(self) -> None:
         try:
             self.note()
         except StoreFailed:
-            self._timer = None
-            return  # the store has said so; what it holds stays true
-        self._timer = self._scheduler.call_later(INTERVAL_MS, self._timed)
+            self._passes.close()  # the store has said so; what it holds stays true
 
     def note(self) -> None:
         """Raises StoreFailed."""
@@ -50,14 +47,13 @@ class DurableEnds:
             self._store.apply(ops)
 
     def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._passes.close()
 
 
 def _ends(topic: Topic) -> dict[int, int]:
     return {
         segment.segment_id: segment.durable_end
-        for segment in topic.segments().values()
-        if segment.state != "SEALED" and segment.durable_end
+        for log in topic.logs
+        for segment in log.unsealed
+        if segment.durable_end
     }

@@ -189,7 +189,7 @@ class Retention:
     def _remove_files(self, topic: Topic, verdict: Verdict) -> None:
         removed = set(verdict.remove)
         files: dict[int, Segment] = {}
-        for ranges in [*topic.retired, *topic.ranges]:
+        for ranges in topic.logs:
             for segment in ranges.segments:
                 if segment.segment_id in removed:
                     files[segment.segment_id] = segment

@@ -92,6 +92,11 @@ class Topic:
             Partition(self.name, self.id, index, log) for index in range(log.first, log.last + 1)
         ]
 
+    @property
+    def logs(self) -> list[RangeLog]:
+        """Those of all ranges, the retired ones first: what the others say of durability builds on them."""
+        return [*self.retired, *self.ranges]
+
     def segments(self) -> dict[int, Segment]:
         """All of its segments by id; one that several ranges continue stands there once."""
         return {segment.segment_id: segment for log in self.ranges for segment in log.segments}

@@ -324,7 +324,7 @@ class Topics:
         self._store.when_durable(lsn, durable)
 
     def _remove_files(self, topic: Topic) -> None:
-        for log in [*topic.retired, *topic.ranges]:
+        for log in topic.logs:
             try:
                 log.delete()
             except OSError as error:
@@ -385,8 +385,7 @@ class Topics:
         """Write, flush and checkpoint every log; whether nothing failed. Blocks: for a clean stop."""
         clean = True
         for topic in self._by_name.values():
-            # Whose partitions were taken over comes first: what the others say of durability builds on it.
-            for log in [*topic.retired, *topic.ranges]:
+            for log in topic.logs:
                 try:
                     log.close()
                 except OSError as error:

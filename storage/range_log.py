@@ -104,6 +104,11 @@ class RangeLog(RangeReader):
             self._appended_lsn = 1
             self._flusher.wrote(1)
 
+    @property
+    def unsealed(self) -> Sequence[Segment]:
+        """Those that this log flushes: the active one, and what is being sealed."""
+        return self._unsealed
+
     def _flushed_before(self) -> Iterator[Segment]:
         """What predecessors flush, and theirs: where one change quickly follows another, none of it may be durable."""
         for log in self._predecessors:

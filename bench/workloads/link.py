@@ -7,9 +7,9 @@ from contextlib import ExitStack
 from bench.load import JavaLoad
 from bench.proxy import delayed_link
 from bench.report import Result, Table, Target
-from bench.setting import SEALOG, Samples, Setting, alternate
+from bench.setting import SEALOG, Setting
 from bench.systems.server_process import free_port
-from bench.workloads.turns import COMMIT, PLAIN, TXN
+from bench.workloads.turns import COMMIT, PLAIN, TXN, measure
 
 TINY = {"rtts_ms": (1.0,), "delays_ms": (0.0,), "widths": (1,), "turns": 3, "warmup": 1, "rounds": 1}
 QUICK = {
@@ -56,7 +56,15 @@ def run(
                 for name in setting.systems:
                     addresses[name] = _behind_link(setting, stack, name, rtt_ms, delay_ms)
                 for width in widths:
-                    found = _measure(load, addresses, width, turns, warmup, rounds)
+                    found = measure(
+                        load,
+                        addresses,
+                        width,
+                        turns=turns,
+                        warmup=warmup,
+                        rounds=rounds,
+                        modes=(PLAIN, TXN, COMMIT),
+                    )
                     for name in addresses:
                         plain, txn, commit = (found[name, mode] for mode in (PLAIN, TXN, COMMIT))
                         times = (plain.p50, txn.p50, txn.p99, commit.p50)
@@ -87,30 +95,3 @@ def _behind_link(setting: Setting, stack: ExitStack, name: str, rtt_ms: float, d
     )
     stack.enter_context(system)
     return stack.enter_context(delayed_link(system.address, port, rtt_ms))
-
-
-def _measure(
-    load: JavaLoad, addresses: dict[str, str], width: int, turns: int, warmup: int, rounds: int
-) -> dict[tuple[str, str], Samples]:
-    topic = f"link-{width}"
-    for address in addresses.values():
-        load.ask("topic", address, topic=topic, partitions=width)
-    modes = (PLAIN, TXN, COMMIT)
-
-    def one(name: str) -> dict[str, list[int]]:
-        return load.ask(
-            "turns",
-            addresses[name],
-            topic=topic,
-            partitions=width,
-            turns=turns,
-            warmup=warmup,
-            modes=list(modes),
-        )
-
-    found = alternate(list(addresses), rounds, one)
-    return {
-        (name, mode): Samples([[micros / 1000 for micros in answer[mode]] for answer in answers])
-        for name, answers in found.items()
-        for mode in modes
-    }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from bench.load import JavaLoad
 from bench.setting import Samples, alternate
 from bench.systems.server_process import ServerProcess
@@ -11,7 +13,7 @@ TXN, PLAIN, COMMIT = "txn", "plain", "commit"
 
 def measure(
     load: JavaLoad,
-    systems: dict[str, ServerProcess],
+    systems: Mapping[str, ServerProcess | str],
     partitions: int,
     *,
     turns: int,
