@@ -61,13 +61,13 @@ class Admission:
             self._reply_when_safe(transaction, reply)
 
     def _add(self, transaction: Transaction, partitions: Iterable[TopicPartition]) -> None:
-        wanted = transaction.partitions.union(partitions)
-        if len(wanted) > self._max_partitions:
+        new = set(partitions) - transaction.partitions
+        if len(transaction.partitions) + len(new) > self._max_partitions:
             raise KafkaError(
                 ErrorCode.policy_violation,
                 f"a transaction may write to {self._max_partitions} partitions",
             )
-        transaction.partitions = wanted
+        transaction.partitions.update(new)
 
     def verify(
         self, name: str, producer_id: int, epoch: int, partitions: Iterable[TopicPartition]
