@@ -111,7 +111,7 @@ class BrokerConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_o
     """How often it is looked for segments to delete or to seal by their age."""
     compaction_interval_ms: Positive = 15_000
     """How often it is looked for topics to compact (cleanup.policy=compact)."""
-    snapshot_log_bytes: Positive = 64 * MIB
+    snapshot_log_bytes: Positive = 4 * MIB
     """The metadata store writes a snapshot when its log has grown by this much."""
     limits: Limits = Limits()
 
