@@ -22,6 +22,7 @@ from broker.groups import ConsumerConfig, GroupConfig, Groups, MigrationPolicy
 from broker.layout_controller import LayoutController
 from broker.layout_load import LayoutBalancer
 from broker.layout_policy import Decision, Policy
+from broker.log_start_files import LogStartFiles
 from broker.offset_expiry import OffsetExpiry
 from broker.removals import Removals
 from broker.retention import Retention
@@ -93,6 +94,7 @@ class Node:
         self.retention: Retention
         self.removals: Removals
         self.settled_files: SettledFiles
+        self.log_start_files: LogStartFiles
         self.durable_ends: DurableEnds
         self.offsets: GroupOffsets
         self.coordinator: Coordinator
@@ -207,6 +209,8 @@ class Node:
         self.removals = Removals(self._disk, self.scheduler)
         self.topics.remove_later = self.removals.remove_folder
         self.settled_files = SettledFiles(self.topics, settled, self._disk, self.scheduler)
+        self.log_start_files = LogStartFiles(self.topics, self.changes.log_starts, self._disk, self.scheduler)
+        self.changes.on_log_start_moved = self.log_start_files.moved
         self.compactor = Compactor(
             self.topics,
             self.store,
@@ -386,6 +390,7 @@ class Node:
         self.compactor.close()
         self.retention.close()
         self.settled_files.close()
+        self.log_start_files.close()
         self.removals.close()
         self.durable_ends.close()
         self.layouts.stop()
