@@ -330,6 +330,9 @@ class Node:
             config.transactional_id_expiration_ms,
             config.transaction_remove_expired_transaction_cleanup_interval_ms,
         )
+        self.coordinator.sink_expiry.configure(
+            config.sink_expiration_ms, config.transaction_remove_expired_transaction_cleanup_interval_ms
+        )
 
     def _restore_settings(self) -> None:
         for level in Level:

@@ -106,7 +106,7 @@ def _log_starts(folder: Path) -> LogStarts | None:
     try:
         return log_starts_in(str(folder))
     except CorruptLog as error:
-        raise SealogError(f"option segments: {error}") from error
+        raise SealogError(f"option segments: in {folder}: {error}") from error
 
 
 def _add(
@@ -116,7 +116,7 @@ def _add(
         with open_sealed(str(file)) as segment:
             settled = segment.settled
             if settled is None and named:
-                raise NotSettled(f"{file}: its outcomes are not written down beside it (yet)")
+                raise NotSettled(f"{file.name}: its outcomes are not written down beside it (yet)")
             header = segment.header
             if settled is not None:
                 names[header.topic_id] = settled.owner.topic
@@ -133,11 +133,9 @@ def _add(
                     )
     except NotSealed as error:
         if named:
-            raise SealogError(f"option segments: {error}") from error
-    except NotSettled as error:
-        raise SealogError(f"option segments: {error}") from error
-    except CorruptLog as error:
-        raise SealogError(f"option segments: {error}") from error
+            raise SealogError(f"option segments: in {file.parent}: {error}") from error
+    except (NotSettled, CorruptLog) as error:
+        raise SealogError(f"option segments: in {file.parent}: {error}") from error
     except FileNotFoundError:
         if named:
             raise
@@ -178,7 +176,7 @@ def committed_batches(one: SegmentRange) -> Iterator[list[Batch]]:
         with open_sealed(one.path) as segment:
             yield from _committed(segment, one.range)
     except (NotSealed, NotSettled, CorruptLog) as error:
-        raise SealogError(str(error)) from error
+        raise SealogError(f"{Path(one.path).parent}: {error}") from error
 
 
 def _committed(segment: SealedSegment, wanted: OffsetRange) -> Iterator[list[Batch]]:

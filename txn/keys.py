@@ -173,6 +173,10 @@ def _finished_by_age(key: str, value: Any) -> tuple[Any, ...] | None:
     return (value["state"], value["finalized_ms"], key) if value["finalized_ms"] else None
 
 
+def _sinks_by_age(key: str, value: Any) -> tuple[Any, ...] | None:
+    return (value["done_ms"], key)
+
+
 def _partition_of(key: str) -> str:
     """Records of one producer id stay together, and so do those of one topic, segment or group.
 
@@ -185,6 +189,7 @@ WRITES_BY_SEGMENT = "writes-by-segment"
 OFFSETS_BY_GROUP = "offsets-by-group"
 OPEN_BY_DEADLINE = "open-by-deadline"
 FINISHED_BY_AGE = "finished-by-age"
+SINKS_BY_AGE = "sinks-by-age"
 
 SCHEMA = Schema(
     indexes={
@@ -192,6 +197,7 @@ SCHEMA = Schema(
         OFFSETS_BY_GROUP: IndexSpec(TXN_OPS, _offsets_by_group),
         OPEN_BY_DEADLINE: IndexSpec(TXNS, _open_by_deadline),
         FINISHED_BY_AGE: IndexSpec(TXNS, _finished_by_age),
+        SINKS_BY_AGE: IndexSpec(SINKS, _sinks_by_age),
     },
     partition_of=_partition_of,
 )
