@@ -6,19 +6,19 @@ import json
 import signal
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from broker.client import LayoutClient
 from pyspark_sealog.archive import Archiver
 from pyspark_sealog.archive_table import ArchiveTable
 from pyspark_sealog.cluster import EARLIEST, TopicPartition
 from pyspark_sealog.data_source import DefaultSource
 from pyspark_sealog.ranges import OffsetRange
 from tests.spark.segment_worlds import Rows, broker_sees, busy_world, files_say, folder_of, rows_of
-from tests.spark.spark_world import Topics, ended, wait_until
+from tests.spark.spark_world import Topics, ended, sealed
 from tests.support.broker_process import CHECKOUT, BrokerProcess
 
 KILLED_AT = """
@@ -123,9 +123,11 @@ def test_damage_other_topics_and_second_jobs_are_refused(tmp_path: Path) -> None
         table.files(TopicPartition("t", 1))
     longer.unlink()
     # Another topic of the same name: its offsets begin anew, the table's are not its.
-    other = folder_of(busy_world(), tmp_path / "other", "t")
+    table.write(
+        OffsetRange(TopicPartition("t", 1), last.range.end, last.range.end + 5), uuid.uuid4(), iter(())
+    )
     with pytest.raises(Exception, match="another topic of that name"):
-        Archiver(table, (str(other),)).run()
+        Archiver(table, (str(folder),)).run()
     # What was deleted before it was archived is not passed over in silence.
     (next(iter(sorted(folder.glob("*.seg"))))).unlink()
     with pytest.raises(Exception, match="are in no file any more"):
@@ -137,18 +139,6 @@ def test_damage_other_topics_and_second_jobs_are_refused(tmp_path: Path) -> None
 def own_broker(tmp_path: Path):  # type: ignore[no-untyped-def]
     with BrokerProcess(tmp_path / "data") as server:
         yield server
-
-
-def sealed(server: BrokerProcess, topic: str) -> Path:
-    """Seal what there is, and wait until it is settled."""
-    with LayoutClient(server.address) as client:
-        client.seal(topic, 0)
-    (folder,) = (server.data / "topics").glob(f"{topic}.*")
-    wait_until(
-        "all but the last segment are settled",
-        lambda: len(list(folder.glob("*.settled"))) == len(list(folder.glob("*.seg"))) - 1,
-    )
-    return folder
 
 
 def test_history_from_the_table_and_the_tail_from_the_broker_are_one_log(

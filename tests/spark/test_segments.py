@@ -96,7 +96,7 @@ def test_what_cannot_be_read_is_said_clearly(data: Path, tmp_path: Path) -> None
     middle.write_bytes(damaged)
     with pytest.raises(Exception, match=f"{middle.name}.*damaged"):
         files_say(folder)
-    middle.write_bytes(b"nothing of ours")
+    middle.write_bytes(b"nothing of ours" * 1_000)
     with pytest.raises(Exception, match="no segment file"):
         files_say(folder)
 
