@@ -18,8 +18,8 @@ import click
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from bench.local_broker import local_broker
 from tests.spark.spark_world import Topics, connector_jars, make_session
+from tests.support.broker_process import BrokerProcess
 from tests.support.kafka_process import KafkaProcess
 
 PARTITIONS = 4
@@ -84,9 +84,9 @@ def main(rows: int, size: int, turns: int, kafka: bool) -> None:
         bench = Bench(spark, rows, size, turns, Path(folder))
         click.echo(f"{rows:,} rows of {size} bytes, {PARTITIONS} partitions, best of {turns}; rows/s")
         click.echo(f"{'':28}{'source: noop':>14}{'Parquet':>12}{'sink':>12}")
-        with local_broker(None, {}) as address:
+        with BrokerProcess(Path(folder) / "sealog") as broker:
             for format_ in ("sealog", "kafka"):
-                _measure(bench, format_, address, f"format({format_}) on sealog")
+                _measure(bench, format_, broker.address, f"format({format_}) on sealog")
         if kafka:
             with KafkaProcess(Path(folder) / "kafka") as server:
                 _measure(bench, "kafka", server.address, "format(kafka) on Apache Kafka")

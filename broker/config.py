@@ -83,6 +83,8 @@ class BrokerConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_o
     """How long a transactional id is remembered that nobody uses."""
     transaction_remove_expired_transaction_cleanup_interval_ms: Positive = 3_600_000
     """How often such ids are looked for."""
+    sink_expiration_ms: Positive = 2_592_000_000
+    """How long the last batch of a sink (group transactions) is remembered after its commit; looked for as often."""
     producer_id_expiration_ms: Positive = 86_400_000
     group_min_session_timeout_ms: Positive = 1_000
     group_max_session_timeout_ms: Positive = 1_800_000

@@ -22,6 +22,7 @@ from broker.groups import ConsumerConfig, GroupConfig, Groups, MigrationPolicy
 from broker.layout_controller import LayoutController
 from broker.layout_load import LayoutBalancer
 from broker.layout_policy import Decision, Policy
+from broker.log_start_files import LogStartFiles
 from broker.offset_expiry import OffsetExpiry
 from broker.removals import Removals
 from broker.retention import Retention
@@ -96,6 +97,7 @@ class Node:
         self.retention: Retention
         self.removals: Removals
         self.settled_files: SettledFiles
+        self.log_start_files: LogStartFiles
         self.durable_ends: DurableEnds
         self.offsets: GroupOffsets
         self.coordinator: Coordinator
@@ -211,6 +213,8 @@ class Node:
         self.removals = Removals(self._disk, self.scheduler)
         self.topics.remove_later = self.removals.remove_folder
         self.settled_files = SettledFiles(self.topics, settled, self._disk, self.scheduler)
+        self.log_start_files = LogStartFiles(self.topics, self.changes.log_starts, self._disk, self.scheduler)
+        self.changes.on_log_start_moved = self.log_start_files.moved
         self.compactor = Compactor(
             self.topics,
             self.store,
@@ -330,6 +334,9 @@ class Node:
             config.transactional_id_expiration_ms,
             config.transaction_remove_expired_transaction_cleanup_interval_ms,
         )
+        self.coordinator.sink_expiry.configure(
+            config.sink_expiration_ms, config.transaction_remove_expired_transaction_cleanup_interval_ms
+        )
 
     def _restore_settings(self) -> None:
         for level in Level:
@@ -390,6 +397,7 @@ class Node:
         self.compactor.close()
         self.retention.close()
         self.settled_files.close()
+        self.log_start_files.close()
         self.removals.close()
         self.durable_ends.close()
         self.layouts.stop()

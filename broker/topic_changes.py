@@ -39,6 +39,7 @@ class TopicChanges:
         self._topics = topics
         self._growing: dict[Topic, list[Callable[[], None]]] = {}
         """Topics that grow just now, and who waits in line to let them grow further."""
+        self.on_log_start_moved: Callable[[Topic], None] = lambda topic: None
 
     # -- partitions
 
@@ -179,9 +180,17 @@ class TopicChanges:
         def in_force() -> None:
             for index, offset in offsets.items():
                 topic.partitions[index].advance_log_start(offset)
+            self.on_log_start_moved(topic)
             delete_in_batches(self._store, self._scheduler, lambda: self._aborted_below(topic, offsets))
 
         self._apply(topic, ops, in_force, done)
+
+    def log_starts(self, topic: Topic) -> dict[int, int]:
+        """What of it is in force, by partition; empty where nothing was ever deleted."""
+        record = self._store.get(keys.log_starts(topic.name))
+        if record is None:
+            return {}
+        return {index: topic.partitions[index].log_start_offset for index in record.value}
 
     def _aborted_below(self, topic: Topic, offsets: Mapping[int, int]) -> Iterator[str]:
         for index, offset in offsets.items():

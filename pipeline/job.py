@@ -15,7 +15,16 @@ from pathlib import Path
 
 from pyspark.sql.streaming import StreamingQuery
 
-from pipeline.queries import BATCHES, CLEAN, CLEAN_SCHEMA, DELAYS, DELAYS_SCHEMA, Pipeline, rows_done, session
+from pipeline.queries import (
+    CLEAN,
+    CLEAN_SCHEMA,
+    DELAYS,
+    DELAYS_SCHEMA,
+    Pipeline,
+    batch_size,
+    rows_done,
+    session,
+)
 
 
 def tell(**what: object) -> None:
@@ -44,7 +53,7 @@ def main(bootstrap: str, folder: Path, flights: int) -> None:
     tell(stage="streaming")
     queries = [
         started(query)
-        for query in (lambda: pipeline.enrich(flights // BATCHES + 1), pipeline.delays, pipeline.archive)
+        for query in (lambda: pipeline.enrich(batch_size(flights)), pipeline.delays, pipeline.archive)
     ]
     ended = threading.Event()
     reporter = threading.Thread(target=report, args=(queries, ended), daemon=True)

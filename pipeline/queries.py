@@ -36,8 +36,14 @@ DELAYS_SCHEMA: Final = (
 PARTITIONS: Final = 4
 EVERY: Final = "1 second"
 """How often a query looks for more."""
-BATCHES: Final = 6
-"""In how many batches the flights are enriched, so that there is a middle to be killed in."""
+MOST_BATCHES: Final = 6
+LEAST_BATCHES: Final = 3
+"""In how many batches the flights are enriched: there must be a middle to be killed in."""
+
+
+def batch_size(flights: int) -> int:
+    """How many flights a batch takes: each batch costs seconds, whatever is in it."""
+    return flights // min(max(LEAST_BATCHES, flights // 50_000), MOST_BATCHES) + 1
 
 
 def session(folder: Path) -> SparkSession:
@@ -47,6 +53,8 @@ def session(folder: Path) -> SparkSession:
         .appName("sealog pipeline")
         .config("spark.ui.enabled", "false")
         .config("spark.driver.memory", "1g")
+        # A job of minutes: the time that the thorough compiler takes would not come back.
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))

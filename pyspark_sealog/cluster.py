@@ -123,6 +123,20 @@ class Cluster:
                     found[part] = one.offset
         return found
 
+    def delete_records(self, part: TopicPartition, offset: int) -> None:
+        """Let the partition begin at this offset. Raises KafkaError."""
+
+        def ask() -> None:
+            asked = {"partition_index": part.partition, "offset": offset}
+            answer = self.connection(self.leader(part)).call(
+                ApiKey.DELETE_RECORDS, topics=[{"name": part.topic, "partitions": [asked]}], timeout=30_000
+            )
+            one = answer.topics[0].partitions[0]
+            if one.error_code is not ErrorCode.none:
+                raise KafkaError(one.error_code, f"deleting the records of {part} below {offset}")
+
+        self.retrying(f"deleting records of {part}", ask)
+
     # -- where to ask
 
     def leader(self, part: TopicPartition) -> tuple[str, int]:

@@ -25,7 +25,7 @@ from pyspark_sealog.ddl import parse_schema
 from pyspark_sealog.decode import Records
 from pyspark_sealog.errors import OptionError
 from pyspark_sealog.json_column import parse_json
-from pyspark_sealog.options import Format, SourceOptions
+from pyspark_sealog.options import ColumnOptions, Format
 
 HEADERS: Final = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 _FIXED: Final[dict[str, DataType]] = {
@@ -37,7 +37,7 @@ _FIXED: Final[dict[str, DataType]] = {
 }
 
 
-def schema_of(options: SourceOptions) -> StructType:
+def schema_of(options: ColumnOptions) -> StructType:
     """The schema that these options give. Raises OptionError for a column that does not exist."""
     types: dict[str, DataType] = {
         "key": _type(options.key_format, options.key_schema, "keySchema"),
@@ -67,7 +67,7 @@ def _type(format_: Format, schema: str, option: str) -> DataType:
 class ColumnMaker:
     """Makes Arrow batches of one schema out of decoded records."""
 
-    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+    def __init__(self, options: ColumnOptions, schema: StructType) -> None:
         self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
         makers: dict[str, Callable[[TopicPartition, Records], Any]] = {
             "key": lambda part, records: _formatted(records.keys, options.key_format, self._type("key")),

@@ -21,6 +21,7 @@ VERSIONS: Final = {
     ApiKey.END_TXN: 5,
     ApiKey.API_VERSIONS: 0,
     ApiKey.CREATE_TOPICS: 5,
+    ApiKey.DELETE_RECORDS: 2,
 }
 """Produce 12 and EndTxn 5 are transactions v2 (KIP-890): no partition is added by a request of its own."""
 

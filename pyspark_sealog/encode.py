@@ -19,7 +19,6 @@ from wire.batch import COMPRESSION_NONE, TRANSACTIONAL_BIT, pack_batch
 from wire.compression import compress
 from wire.records import write_varint
 
-_NOTHING: Final = pa.scalar(b"", pa.binary())
 _OVERHEAD: Final = 20
 """About what a record takes beside its key, value and headers."""
 
@@ -85,7 +84,7 @@ def encode(
         value_head,
         pc.fill_null(values, b""),
         pa.scalar(b"\0", pa.binary()) if tails is None else tails,
-        _NOTHING,
+        pa.scalar(b"", pa.binary()),  # not once for all: its making imports pandas
     )
     bounds = np.frombuffer(records.buffers()[1], dtype=np.int32)[: count + 1].astype(np.int64)
     return Encoded(records.buffers()[2] or b"", bounds, chunks)

@@ -10,7 +10,15 @@ from typing import Any, Final, Literal
 
 from pyspark_sealog.cluster import EARLIEST, LATEST, TopicPartition
 from pyspark_sealog.errors import OptionError
-from pyspark_sealog.settings import ClientSettings, boolean, check_names, choice, client_settings, whole
+from pyspark_sealog.settings import (
+    ISOLATION_LEVELS,
+    ClientSettings,
+    boolean,
+    check_names,
+    choice,
+    client_settings,
+    whole,
+)
 
 Format = Literal["binary", "string", "json"]
 _FORMATS: Final = {"binary": 0, "string": 1, "json": 2}
@@ -38,6 +46,7 @@ _SOURCE: Final = (
     "keySchema",
     "valueFormat",
     "valueSchema",
+    "archive",
 )
 # What Spark itself puts beside a source's or sink's options.
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
@@ -54,6 +63,32 @@ class Where:
     offsets: Mapping[TopicPartition, int] | None = None
     time_ms: int | None = None
     times_ms: Mapping[TopicPartition, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnOptions:
+    """Which columns there are, and of which types."""
+
+    include_headers: bool
+    columns: tuple[str, ...]
+    key_format: Format
+    key_schema: str
+    value_format: Format
+    value_schema: str
+
+
+def column_options(ours: Mapping[str, str]) -> ColumnOptions:
+    """Of options by lower-case name. Raises OptionError."""
+    key_format, key_schema = _format(ours, "key")
+    value_format, value_schema = _format(ours, "value")
+    return ColumnOptions(
+        boolean(ours, "includeHeaders", False),
+        tuple(name.strip() for name in ours["columns"].split(",")) if "columns" in ours else (),
+        key_format,
+        key_schema,
+        value_format,
+        value_schema,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +109,9 @@ class SourceOptions:
     max_offsets: int
     min_offsets: int
     max_delay_s: float
-    include_headers: bool
-    columns: tuple[str, ...]
-    key_format: Format
-    key_schema: str
-    value_format: Format
-    value_schema: str
+    columns: ColumnOptions
+    archive: str | None
+    """The folder of a table that holds what came before (`pyspark_sealog.archive`)."""
 
 
 def common_options(options: Mapping[str, str], known: tuple[str, ...]) -> dict[str, str]:
@@ -114,8 +146,10 @@ def source_options(options: Mapping[str, str], *, streaming: bool | None) -> Sou
     max_offsets = whole(ours, "maxOffsetsPerTrigger", 0, least=1)
     if max_offsets and min_offsets > max_offsets:
         raise OptionError("option minOffsetsPerTrigger is above maxOffsetsPerTrigger")
-    key_format, key_schema = _format(ours, "key")
-    value_format, value_schema = _format(ours, "value")
+    if "archive" in ours and client.isolation_level != ISOLATION_LEVELS["read_committed"]:
+        raise OptionError(
+            "option archive: the table holds what was committed, so only read_committed can be read"
+        )
     return SourceOptions(
         client,
         topics,
@@ -130,12 +164,8 @@ def source_options(options: Mapping[str, str], *, streaming: bool | None) -> Sou
         max_offsets,
         min_offsets,
         _duration_s(ours.get("maxtriggerdelay", "15m")),
-        boolean(ours, "includeHeaders", False),
-        tuple(name.strip() for name in ours["columns"].split(",")) if "columns" in ours else (),
-        key_format,
-        key_schema,
-        value_format,
-        value_schema,
+        column_options(ours),
+        ours.get("archive"),
     )
 
 

@@ -17,6 +17,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from pyspark_sealog.archived_log import cut_for_tasks, open_log
 from pyspark_sealog.cluster import EARLIEST, LATEST, Cluster
 from pyspark_sealog.options import SourceOptions
 from pyspark_sealog.planning import checked_ranges, find_partitions, resolve
@@ -35,11 +36,11 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
-        with Cluster(options.client) as cluster:
+        with open_log(options) as cluster:
             parts = find_partitions(cluster, options)
             start = resolve(cluster, options, parts, options.starting, "starting")
             end = resolve(cluster, options, parts, options.ending, "ending")
-            ranges = checked_ranges(cluster, options, start, end)
+            ranges = cut_for_tasks(options, checked_ranges(cluster, options, start, end))
         return [RangePartition(one) for one in ranges] or [RangePartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -63,7 +64,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _cluster(self) -> Cluster:
         if self._connected is None:
-            self._connected = Cluster(self._options.client)
+            self._connected = open_log(self._options)
         return self._connected
 
     def stop(self) -> None:
@@ -119,7 +120,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         ranges = checked_ranges(self._cluster(), self._options, from_json(start), from_json(end))
-        return [RangePartition(one) for one in ranges]
+        return [RangePartition(one) for one in cut_for_tasks(self._options, ranges)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_range(self._options, self._schema, partition)

@@ -15,16 +15,17 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
+from pyspark_sealog.archive_table import ArchiveTable
 from pyspark_sealog.cluster import EARLIEST, Cluster
 from pyspark_sealog.columns import ColumnMaker
-from pyspark_sealog.decode import Batch, cut, decode
+from pyspark_sealog.decode import Batch, Records, cut, decode
 from pyspark_sealog.errors import DataLossError, SealogError
 from pyspark_sealog.options import SourceOptions
 from pyspark_sealog.ranges import OffsetRange
 from wire.apis import ApiKey
 from wire.errors import ErrorCode, KafkaError
 
-_ROWS: int = 16_384
+ROWS_PER_BATCH: int = 16_384
 """Rows in one Arrow batch at the most: about where Spark takes them quickest."""
 
 
@@ -43,14 +44,44 @@ def read_range(
     assert isinstance(partition, RangePartition)
     if partition.range is None:
         return
-    make = ColumnMaker(options, schema)
+    make = ColumnMaker(options.columns, schema)
+    for records in _records(options, partition.range, with_headers=make.needs_headers):
+        whole = make(partition.range.part, records)
+        for start in range(0, whole.num_rows, ROWS_PER_BATCH):
+            yield whole.slice(start, ROWS_PER_BATCH)
+
+
+def _records(options: SourceOptions, wanted: OffsetRange, *, with_headers: bool) -> Iterator[Records]:
+    """From the archive what it has, the rest from the broker."""
+    if options.archive is None:
+        yield from _fetched(options, wanted, None, with_headers=with_headers)
+        return
+    table = ArchiveTable(options.archive)
+    for path, piece in table.cut(wanted):
+        if path is not None:
+            yield from table.read(path, piece)
+            continue
+        try:
+            yield from _fetched(options, piece, table, with_headers=with_headers)
+        except _ArchivedMeanwhile as moved:
+            left = OffsetRange(piece.part, moved.offset, piece.end)
+            yield from _records(options, left, with_headers=with_headers)
+
+
+def _fetched(
+    options: SourceOptions, wanted: OffsetRange, table: ArchiveTable | None, *, with_headers: bool
+) -> Iterator[Records]:
     with Cluster(options.client) as cluster:
-        fetcher = _Fetcher(cluster, partition.range, options.fail_on_data_loss)
-        for batches, first in fetcher:
-            for records in decode(batches, first, partition.range.end, with_headers=make.needs_headers):
-                whole = make(partition.range.part, records)
-                for start in range(0, whole.num_rows, _ROWS):
-                    yield whole.slice(start, _ROWS)
+        for batches, first in _Fetcher(cluster, wanted, options.fail_on_data_loss, table):
+            yield from decode(batches, first, wanted.end, with_headers=with_headers)
+
+
+class _ArchivedMeanwhile(Exception):
+    """The log has dropped what it was asked for, since the archive has it by now."""
+
+    def __init__(self, offset: int) -> None:
+        super().__init__(offset)
+        self.offset = offset
 
 
 @dataclass(slots=True)
@@ -60,6 +91,7 @@ class _Fetcher:
     cluster: Cluster
     range: OffsetRange
     fail_on_data_loss: bool
+    archive: ArchiveTable | None
 
     def __iter__(self) -> Iterator[tuple[list[Batch], int]]:
         """Batches, and the first offset of them that is wanted."""
@@ -137,6 +169,10 @@ class _Fetcher:
 
     def _behind_the_gap(self, position: int) -> int:
         part = self.range.part
+        if self.archive is not None:
+            path, _ = self.archive.cut(OffsetRange(part, position, self.range.end))[0]
+            if path is not None:
+                raise _ArchivedMeanwhile(position)
         earliest = self.cluster.list_offsets({part: EARLIEST})[part]
         if self.fail_on_data_loss or not position < earliest:
             raise DataLossError(

@@ -9,7 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from storage.disk import Disk
-from storage.format import CHECKPOINT_SUFFIX, SEGMENT_SUFFIX, SETTLED_SUFFIX, parse_name
+from storage.format import (
+    CHECKPOINT_SUFFIX,
+    LOG_STARTS_NAME,
+    SEGMENT_SUFFIX,
+    SETTLED_SUFFIX,
+    TEMPORARY_SUFFIX,
+    parse_name,
+)
+
+_OF_THE_FOLDER = (LOG_STARTS_NAME, LOG_STARTS_NAME + TEMPORARY_SUFFIX)
+"""Files that go with their folder alone."""
 
 
 def ancestors(directory: str) -> list[str]:
@@ -63,7 +73,8 @@ def delete_files(disk: Disk, directory: str, segment_id: int | None = None) -> N
     OSError."""
     for name in disk.list(directory):
         parsed = parse_name(name)
-        if parsed is not None and segment_id in (None, parsed.segment_id):
+        ours = parsed is not None and segment_id in (None, parsed.segment_id)
+        if ours or (segment_id is None and name in _OF_THE_FOLDER):
             disk.remove(f"{directory}/{name}")
     if not disk.exists(directory):
         return

@@ -39,6 +39,7 @@ SEGMENT_SUFFIX: Final = ".seg"
 CHECKPOINT_SUFFIX: Final = ".ckpt"
 SETTLED_SUFFIX: Final = ".settled"
 TEMPORARY_SUFFIX: Final = ".tmp"
+LOG_STARTS_NAME: Final = "log-starts"
 MAX_PARENTS: Final = 256
 
 _SEGMENT_MAGIC: Final = b"SEALOGSG"

@@ -20,6 +20,7 @@ from storage.cache import SegmentCache
 from storage.disk import Disk
 from storage.format import HEADER_BLOCK_BYTES, CorruptLog, HeaderBlock
 from storage.index import PartitionIndex
+from storage.log_starts import LogStarts, read_log_starts
 from storage.partition import PartitionLog
 from storage.producers import ProducerBudget, ProducerStates
 from storage.reader import EXTENT_BYTES, Skip, StoredBatch
@@ -240,6 +241,12 @@ def open_sealed(path: str) -> SealedSegment:
     Raises as `SealedSegment`."""
     where = PurePath(path)
     return SealedSegment(RealDisk(str(where.parent), _no_loop, make=False), where.name)
+
+
+def log_starts_in(folder: str) -> LogStarts | None:
+    """Where the partitions of the topic begin whose segments lie in this folder of the file system; None: nothing of it
+    was ever deleted. Raises CorruptLog (UnknownFormat), OSError."""
+    return read_log_starts(RealDisk(folder, _no_loop, make=False), "")
 
 
 def _no_loop(callback: Callable[..., Any], *_: Any) -> None:

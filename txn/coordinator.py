@@ -26,6 +26,7 @@ from txn.metastore import MetaStore
 from txn.offsets import GroupOffsets
 from txn.open_transactions import OpenTransactions
 from txn.partition import Partition
+from txn.sink_expiry import SinkExpiry
 from txn.transaction import Transaction, TransactionalId
 
 
@@ -83,6 +84,7 @@ class Coordinator:
         )
         self.ends = Ends(self._ids, self.open, ending, self.group_transactions)
         self.id_expiry = IdExpiry(store, scheduler, self._ids, self.group_transactions.undecided)
+        self.sink_expiry = SinkExpiry(store, scheduler, self.group_transactions.undecided_sinks)
 
     def restore(self, ids: Iterable[TransactionalId], groups: Iterable[GroupTransaction] = ()) -> None:
         """Take over the transactional ids, some with an open transaction, and the groups that recovery found."""
@@ -127,4 +129,5 @@ class Coordinator:
         """No more timers."""
         self.open.close()
         self.id_expiry.close()
+        self.sink_expiry.close()
         self.group_transactions.close()

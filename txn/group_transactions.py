@@ -106,6 +106,10 @@ class GroupTransactions:
         members = (group.members.values() for group in self._groups.values())
         return {one.transactional_id for of_group in members for one in of_group}
 
+    def undecided_sinks(self) -> set[str]:
+        """The sinks with a batch that has no outcome yet."""
+        return {sink for sink, _ in self._groups}
+
     def get(self, sink: str, batch: int) -> GroupTransaction | None:
         return self._groups.get((sink, batch))
 

@@ -163,6 +163,10 @@ def _open_by_deadline(key: str, value: Any) -> tuple[Any, ...] | None:
     return (value["deadline_ms"], key) if value["state"] == "OPEN" else None
 
 
+def _sinks_by_age(key: str, value: Any) -> tuple[Any, ...] | None:
+    return (value["done_ms"], key)
+
+
 def _partition_of(key: str) -> str:
     """Records of one producer id stay together, and so do those of one topic, segment or group.
 
@@ -172,8 +176,12 @@ def _partition_of(key: str) -> str:
 
 
 OPEN_BY_DEADLINE = "open-by-deadline"
+SINKS_BY_AGE = "sinks-by-age"
 
 SCHEMA = Schema(
-    indexes={OPEN_BY_DEADLINE: IndexSpec(TXNS, _open_by_deadline)},
+    indexes={
+        OPEN_BY_DEADLINE: IndexSpec(TXNS, _open_by_deadline),
+        SINKS_BY_AGE: IndexSpec(SINKS, _sinks_by_age),
+    },
     partition_of=_partition_of,
 )

@@ -12,9 +12,11 @@ from pyspark.sql.streaming import StreamingQuery
 
 from bench.systems.java import CACHE, jars
 from bench.systems.server_process import CHECKOUT
+from broker.client import LayoutClient
 from pyspark_sealog.cluster import Cluster, TopicPartition
 from pyspark_sealog.decode import Batch, cut, decode
 from pyspark_sealog.settings import client_settings
+from tests.support.broker_process import BrokerProcess
 from wire.apis import ApiKey
 from wire.errors import ErrorCode
 from wire.records import Record, build_batch
@@ -70,6 +72,19 @@ def wait_until(what: str, condition: Callable[[], bool], timeout_s: float = 120.
     while not condition():
         assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
         time.sleep(0.05)
+
+
+def sealed(server: BrokerProcess, topic: str, partitions: int = 1) -> Path:
+    """Seal what there is, and wait until it is settled."""
+    with LayoutClient(server.address) as client:
+        for partition in range(partitions):
+            client.seal(topic, partition)
+    (folder,) = (server.data / "topics").glob(f"{topic}.*")
+    wait_until(
+        "all but the last segment are settled",
+        lambda: len(list(folder.glob("*.settled"))) == len(list(folder.glob("*.seg"))) - 1 > 0,
+    )
+    return folder
 
 
 class Topics(Cluster):

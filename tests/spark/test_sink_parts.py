@@ -81,7 +81,7 @@ def test_tasks_live_through_a_broker_that_is_killed_while_they_write_and_read(tm
             },
             streaming=False,
         )
-        reader = BatchReader(reading, schema_of(reading))
+        reader = BatchReader(reading, schema_of(reading.columns))
         got: list[int] = []
         for part in reader.partitions():
             for number, batch in enumerate(reader.read(part)):
