@@ -17,6 +17,9 @@ from broker.session import Session
 log = logging.getLogger("sealog")
 
 WRITE_BUFFER_BYTES = 1 << 20
+READ_AT_ONCE_BYTES = 256 << 10
+"""A client from whom so much has come is read on in the next turn: the event loop reads a socket for as long as there
+is something in it, eight megabytes and more of a large request, while all others wait."""
 KEPT_DESCRIPTORS = 32
 
 
@@ -38,6 +41,11 @@ class ClientProtocol(asyncio.Protocol):
         self._server = server
         self._transport: asyncio.Transport
         self._unsent_bytes = 0
+        self._taken_bytes = 0
+        """Since its last rest."""
+        self._rests = False
+        self._wanted = True
+        """Whether the session reads on."""
         self.session: Session
 
     # What asyncio calls.
@@ -53,6 +61,21 @@ class ClientProtocol(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.session.received(data)
+        self._taken_bytes += len(data)
+        if (
+            self._taken_bytes >= READ_AT_ONCE_BYTES
+            and self._wanted
+            and not (self._rests or self.session.closed)
+        ):
+            self._rests = True
+            self._transport.pause_reading()
+            self._server.node.scheduler.call_soon(self._rested)
+
+    def _rested(self) -> None:
+        self._rests = False
+        self._taken_bytes = 0
+        if self._wanted and not self.session.closed:
+            self._transport.resume_reading()
 
     def resume_writing(self) -> None:
         self._tell_written()
@@ -72,6 +95,9 @@ class ClientProtocol(asyncio.Protocol):
         self._transport.abort()
 
     def set_reading(self, reading: bool) -> None:
+        self._wanted = reading
+        if self._rests:
+            return
         if reading:
             self._transport.resume_reading()
         else:

@@ -69,10 +69,22 @@ class GroupTransaction:
     busy: bool = False
     waiting: list[Callable[[], None]] = field(default_factory=list)
 
+    @property
+    def key(self) -> str:
+        """Of its record in the store."""
+        return keys.txn_group(self.sink, self.batch)
+
     def move(self, state: GroupState) -> None:
         if state not in TRANSITIONS[self.state]:
             raise IllegalTransition(f"group {self.sink!r} batch {self.batch}: {self.state} -> {state}")
         self.state = state
+
+    def go_on(self) -> None:
+        """A durable step of it is over: whoever waited goes on."""
+        self.busy = False
+        waiting, self.waiting = self.waiting, []
+        for call in waiting:
+            call()
 
     def check_supersedes(self, attempt: str, generation: int) -> None:
         """Whether another attempt may take the group over. Raises KafkaError: PRODUCER_FENCED."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from functools import partial
 
 from storage.clock import Scheduler, Timer
 from txn import keys
@@ -139,7 +139,7 @@ class GroupTransactions:
         if self._is_done(sink, batch, reply):
             return
         group = self._groups.get((sink, batch))
-        again = _call(self.enlist, sink, batch, attempt, generation, timeout_ms, member, reply)
+        again = partial(self.enlist, sink, batch, attempt, generation, timeout_ms, member, reply)
         if group is not None and group.busy:
             group.waiting.append(again)
             return
@@ -164,10 +164,11 @@ class GroupTransactions:
         last = self.last_done(sink)
         if last is None or batch > last.batch:
             return False
-        self._store.when_record_durable(
-            keys.sink(sink), lambda error: reply(unavailable(error) if error else last)
-        )
+        self._answer_recorded(keys.sink(sink), last, reply)
         return True
+
+    def _answer_recorded(self, key: str, outcome: GroupOutcome, reply: OutcomeReply) -> None:
+        self._store.when_record_durable(key, lambda error: reply(unavailable(error) if error else outcome))
 
     def _check_time(self, timeout_ms: int) -> None:
         if not 0 < timeout_ms <= self._limits.timeout_ms:
@@ -252,7 +253,7 @@ class GroupTransactions:
             return
         group = self._groups.get((sink, batch))
         if group is not None and group.busy:
-            group.waiting.append(_call(self.commit, sink, batch, attempt, winners, offsets, reply))
+            group.waiting.append(partial(self.commit, sink, batch, attempt, winners, offsets, reply))
             return
         with refusals(reply):
             if group is None and not winners:
@@ -262,6 +263,8 @@ class GroupTransactions:
                 group.attempt = attempt
             group = self._current(group, sink, batch, attempt)
             chosen = group.voted(winners)
+            if self._store.failure is not None:
+                raise self._store.failure
             group.winners = list(winners)
             group.move(GroupState.COMMITTED)
             lsn = self._apply_commit(group, len(chosen), offsets)
@@ -276,6 +279,7 @@ class GroupTransactions:
         def durable(error: Exception | None) -> None:
             if error is not None:
                 reply(unavailable(error))
+                group.go_on()
                 return
             # All in one turn of the loop: a reader sees none of the batch, or all of it.
             for transaction in chosen:
@@ -313,11 +317,14 @@ class GroupTransactions:
         if self._is_done(sink, batch, reply):
             return
         group = self._groups.get((sink, batch))
-        if group is None or attempt in group.superseded:
+        if group is None:
             reply(GroupOutcome(batch, attempt, 0, True))
             return
         if group.busy:
-            group.waiting.append(_call(self.abort, sink, batch, attempt, reply))
+            group.waiting.append(partial(self.abort, sink, batch, attempt, reply))
+            return
+        if attempt in group.superseded:
+            self._answer_recorded(group.key, GroupOutcome(batch, attempt, 0, True), reply)
             return
         with refusals(reply):
             group = self._current(group, sink, batch, attempt)
@@ -325,7 +332,8 @@ class GroupTransactions:
             group.superseded.add(attempt)
             group.attempt = ""
             self._put(group)
-            group.waiting.append(lambda: reply(GroupOutcome(batch, attempt, 0, False)))
+            outcome = GroupOutcome(batch, attempt, 0, False)
+            group.waiting.append(partial(self._answer_recorded, group.key, outcome, reply))
             self._losers.discard(group, losers)
 
     def extend(self, sink: str, batch: int, attempt: str, timeout_ms: int, reply: OutcomeReply) -> None:
@@ -349,15 +357,12 @@ class GroupTransactions:
 
     def _free(self, group: GroupTransaction) -> None:
         """Its losers are gone: whoever waits for the group goes on."""
-        group.busy = False
         if group.state is not GroupState.OPEN:
             self._groups.pop((group.sink, group.batch), None)
             # Every member's own header says its outcome by now, and stands before this in the store's log.
             with contextlib.suppress(StoreFailed):
-                self._store.apply([Delete(keys.txn_group(group.sink, group.batch))])
-        waiting, group.waiting = group.waiting, []
-        for call in waiting:
-            call()
+                self._store.apply([Delete(group.key)])
+        group.go_on()
 
     # -- deadlines
 
@@ -390,13 +395,8 @@ class GroupTransactions:
 
     def _put(self, group: GroupTransaction, more: Sequence[Op] = ()) -> int:
         """One conditional write of the group's record; the position that must be durable."""
-        key = keys.txn_group(group.sink, group.batch)
-        lsn = self._store.apply([Put(key, group.record(), group.version), *more]).lsn
-        record = self._store.get(key)
+        lsn = self._store.apply([Put(group.key, group.record(), group.version), *more]).lsn
+        record = self._store.get(group.key)
         assert record is not None
         group.version = record.version
         return lsn
-
-
-def _call(function: Callable[..., None], *args: Any) -> Callable[[], None]:
-    return lambda: function(*args)

@@ -188,14 +188,16 @@ def check_crc(batch: Buffer, header: BatchHeader) -> None:
         )
 
 
-def validate_produced(records: Buffer | None, *, allow_zstd: bool = True) -> BatchHeader:
+def validate_produced(
+    records: Buffer | None, *, allow_zstd: bool = True, max_bytes: int = 1 << 31
+) -> BatchHeader:
     """Check the records of one partition in a Produce request and return the header of their one batch.
 
     Raises KafkaError with Kafka's codes: INVALID_RECORD (no batch, several, an offset, counts that do not agree, a
-    control batch, a producer id without epoch or sequence), CORRUPT_MESSAGE (truncated, CRC), INVALID_TIMESTAMP
-    (a client may not claim log append time), UNSUPPORTED_COMPRESSION_TYPE (an unknown one, or zstd where
-    `allow_zstd` is false: Produce below version 7). An old format is UNSUPPORTED_FOR_MESSAGE_FORMAT, which
-    tells more than Kafka's INVALID_RECORD.
+    control batch, a producer id without epoch or sequence), MESSAGE_TOO_LARGE (before the CRC is computed),
+    CORRUPT_MESSAGE (truncated, CRC), INVALID_TIMESTAMP (a client may not claim log append time),
+    UNSUPPORTED_COMPRESSION_TYPE (an unknown one, or zstd where `allow_zstd` is false: Produce below version 7). An old
+    format is UNSUPPORTED_FOR_MESSAGE_FORMAT, which tells more than Kafka's INVALID_RECORD.
     """
     if records is None:
         raise _invalid("no record batch")
@@ -223,6 +225,10 @@ def validate_produced(records: Buffer | None, *, allow_zstd: bool = True) -> Bat
         if size_bytes > size:
             raise KafkaError(ErrorCode.corrupt_message, f"batch of {size_bytes} bytes cut off at {size}")
         raise _invalid("a partition's records must be exactly one batch")
+    if size > max_bytes:
+        raise KafkaError(
+            ErrorCode.message_too_large, f"a batch of {size} bytes; the topic takes {max_bytes} at most"
+        )
     actual_crc = crc32c(view[CRC_START:])
     if actual_crc != crc:
         raise KafkaError(

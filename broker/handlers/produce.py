@@ -107,13 +107,10 @@ def _append(
         partition = node.topics.partition(topic, part.index)
         assert topic is not None
         records = part.records
-        header = validate_produced(records, allow_zstd=call.version >= ZSTD_VERSION)
         rules = topic.rules
-        if header.size_bytes > rules.max_message_bytes:
-            raise KafkaError(
-                ErrorCode.message_too_large,
-                f"a batch of {header.size_bytes} bytes; {partition} takes {rules.max_message_bytes}",
-            )
+        header = validate_produced(
+            records, allow_zstd=call.version >= ZSTD_VERSION, max_bytes=rules.max_message_bytes
+        )
         if rules.keyed:
             _check_keys(records, partition)
         header, records, append_time_ms = timestamps.admit(rules, header, records, state.now_ms)

@@ -203,6 +203,22 @@ def test_an_aborted_attempt_makes_room_for_the_next() -> None:
     assert world.everything() == [[b"b"], [], []]
 
 
+@pytest.mark.parametrize("earlier", [True, False], ids=["failed-before", "fails-now"])
+@pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
+def test_no_outcome_that_the_store_did_not_take_is_ever_answered(commit: bool, earlier: bool) -> None:
+    """Neither at once nor to those who ask again; and nobody waits for ever."""
+    world = World()
+    _, first = world.writer("w1", 0, b"a")
+    _, _ = world.writer("w2", 1, b"b")
+    world.disk.fail("flush", "metadata")
+    if earlier:
+        assert Producer(world.client(), "other", v2=True).init() is ErrorCode.coordinator_not_available
+    for _ in range(3):
+        answer = world.commit(first) if commit else world.abort()
+        assert answer.error_code is ErrorCode.coordinator_not_available
+    assert world.everything() == [[], [], []]
+
+
 def test_the_deadline_aborts_what_nobody_commits_and_can_be_extended() -> None:
     world = World()
     _, first = world.writer("w1", 0, b"a")

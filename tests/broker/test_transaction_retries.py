@@ -303,3 +303,31 @@ def test_a_commit_that_a_failed_flush_refused_is_no_success_after_a_crash(v2: bo
             # Under the first protocol that may also say that nobody can tell (T5).
             refused += 1
     assert refused, "or the turns reach no refusal"
+
+
+@pytest.mark.parametrize("v2", [False, True], ids=["v1", "v2"])
+@pytest.mark.parametrize("call", ["end", "init"])
+def test_what_a_failed_store_never_took_is_no_success_when_it_is_asked_for_again(call: str, v2: bool) -> None:
+    """The id in memory is ahead of its record then: of the record alone, the repeat would hear success."""
+    world = SimNode()
+    create_topic(world.client(), "t", 2)
+    producer = Producer(world.client(), "p", v2=v2)
+    assert producer.init() is OK
+    assert producer.send("t", {0: [b"x"]}) == {0: OK}
+    world.disk.fail("flush", "metadata")
+    other = Producer(world.client(), "other", v2=v2)
+    assert other.init() is ErrorCode.coordinator_not_available
+    for _ in range(3):
+        if call == "end":
+            assert producer.end(commit=True) is ErrorCode.coordinator_not_available
+        else:
+            again = producer.client.ask(
+                ApiKey.INIT_PRODUCER_ID,
+                4,
+                transactional_id="p",
+                transaction_timeout=60_000,
+                producer_id=producer.producer_id,
+                producer_epoch=producer.epoch,
+            )
+            assert again.error_code is ErrorCode.coordinator_not_available
+    assert read_all(world.client(), "t")[0] == []

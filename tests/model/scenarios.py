@@ -32,10 +32,13 @@ class Writer:
         assert self.producer.init() is OK
         self.name = name
         self.number = 0
+        self.refused = False
+        """A write of this transaction was refused: as every client does then, it aborts."""
         self.txn: Txn = self._next()
 
     def _next(self) -> Txn:
         self.number += 1
+        self.refused = False
         txn = self.world.txns[f"{self.name}.{self.number}"] = Txn(f"{self.name}.{self.number}")
         return txn
 
@@ -57,18 +60,22 @@ class Writer:
                 ApiKey.PRODUCE, 12, **produce_fields("t", {partition: data}, transactional_id=self.name)
             )
 
-        return step, _ignore
+        def heard(_: World, answer: Any) -> None:
+            codes = [one.error_code for topic in answer.responses for one in topic.partition_responses]
+            self.refused |= codes != [OK]
+
+        return step, heard
 
     def end(self, commit: bool) -> tuple[Step, Any]:
         def step(_: World, client: SimClient) -> int:
-            if commit:
+            if commit and not self.refused:
                 self.txn.commit_asked = True
             self.producer.client = client
-            return self.producer.end_request(commit)
+            return self.producer.end_request(commit and not self.refused)
 
         def heard(_: World, answer: Any) -> None:
             if self.producer.take_end(answer) is OK:
-                if commit:
+                if commit and not self.refused:
                     self.txn.committed = True
                 else:
                     self.txn.aborted = True

@@ -36,8 +36,10 @@ class GroupSink(Actor):
             if await self._end(attempt, commit=whole and self.random.random() < 0.8):
                 batch += 1
             await self.pause(60)
-        # An attempt without an outcome would hold readers back until its deadline.
-        await self._answer(messages.Abort(sink=self.name, batch=batch, attempt=f"a{self.attempts}"))
+        # An attempt without an outcome would hold readers back until its deadline. The broker may never have heard of
+        # the last ones: then it is an earlier one that is left.
+        for number in range(1, self.attempts + 1):
+            await self._answer(messages.Abort(sink=self.name, batch=batch, attempt=f"a{number}"))
         for number in range(self.options["members"]):
             await self._instance(number).init()
 

@@ -19,6 +19,7 @@ from tests.simulation.network import Network
 from tests.support.sim_disk import PowerCut, SimDisk
 from txn.metastore import CorruptStore
 from txn.recovery import LostCommit
+from wire.errors import KafkaError
 
 
 class Refused(Exception):
@@ -140,7 +141,8 @@ class Machine:
         except PowerCut:
             self._died()
             return
-        except (CorruptLog, CorruptStore, LostCommit, ForeignFolder) as refusal:
+        except (CorruptLog, CorruptStore, LostCommit, ForeignFolder, KafkaError) as refusal:
+            # A KafkaError: damage that a reader met, where transactions of a log are looked for; `sealog serve` says so.
             process.alive = False
             self.refusal = f"{type(refusal).__name__}: {refusal}"
             raise Refused(self.refusal) from refusal

@@ -51,6 +51,13 @@ def test_no_seed_finds_anything(first: int) -> None:
     assert f"{AT_ONCE} seeds, " in run.stdout
 
 
+@pytest.mark.parametrize("seed", [109456, 113113])
+def test_seeds_of_the_long_run_that_found_something(seed: int) -> None:
+    """An attempt of a sink that the broker never heard of hid an earlier one; damage that recovery's reader met."""
+    result = simulate(draw_plan(seed))
+    assert not result.failed, result.violations[:10]
+
+
 def test_the_seeds_do_what_they_are_for() -> None:
     """The first hundred, which find nothing either: but all that should happen in them does."""
     total = run_seeds(range(FIRST))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -33,7 +34,7 @@ from wire.records import Record, build_batch, iterate_records
 THREE = [Record(b"a", b"1", (), 100), Record(None, b"2", (), 90), Record(b"c", None, (), 110)]
 
 
-def refused(records: bytes | None, **options: bool) -> ErrorCode:
+def refused(records: bytes | None, **options: Any) -> ErrorCode:
     with pytest.raises(KafkaError) as caught:
         validate_produced(records, **options)
     return caught.value.code
@@ -203,6 +204,14 @@ def test_zstd_is_refused_where_the_version_lacks_it() -> None:
     batch = build_batch(THREE, compression=COMPRESSION_ZSTD)
     assert validate_produced(batch).compression == COMPRESSION_ZSTD
     assert refused(batch, allow_zstd=False) is ErrorCode.unsupported_compression_type
+
+
+def test_what_is_too_large_is_refused_before_its_crc_is_computed() -> None:
+    batch = bytearray(build_batch(THREE))
+    assert validate_produced(bytes(batch), max_bytes=len(batch)).record_count == 3
+    batch[-1] ^= 1
+    assert refused(bytes(batch), max_bytes=len(batch)) is ErrorCode.corrupt_message
+    assert refused(bytes(batch), max_bytes=len(batch) - 1) is ErrorCode.message_too_large
 
 
 @given(st.data())

@@ -134,6 +134,15 @@ class Log:
         if not self._flushing or lsn <= self._durable_lsn:
             self._wake()
 
+    def when_recorded(self, lsn: int, callback: Callback) -> None:
+        """As `when_durable`, but always with the error where nothing can be appended any more."""
+        try:
+            self.check_open()
+        except StoreFailed as failure:
+            self._scheduler.call_soon(callback, failure)
+        else:
+            self.when_durable(lsn, callback)
+
     def when_failed(self, callback: Callback) -> None:
         """Call back if the log ever fails."""
         self._failure_waiters.add(0, callback)

@@ -221,9 +221,12 @@ class MetaStore:
 
     def when_record_durable(self, key: str, callback: Callback) -> None:
         """As `when_durable`, for the record of a key as it stands now. What repeats a recorded outcome waits for it:
-        the record is here as soon as it is applied, also where its flush then fails."""
+        the record is here as soon as it is applied, also where its flush then fails.
+
+        Always the error once nothing can be applied any more: what the caller knows may then be ahead of the record.
+        """
         record = self.get(key)
-        self.when_durable(record.version if record is not None else self.lsn, callback)
+        self._log.when_recorded(record.version if record is not None else self.lsn, callback)
 
     # -- watching
 
