@@ -52,6 +52,10 @@ class BrokerConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_o
     advertised_listener: str | None = None
     """HOST:PORT that clients are sent to; the listening address if not given."""
     node_id: NotNegative = 1
+    broker_rack: str = ""
+    """Where this node stands: replicas are spread over racks, and consumers of a rack read there. Empty: nowhere."""
+    default_replication_factor: Positive = 3
+    """Of topics that are created without one; where there are fewer nodes, as many as there are."""
     num_partitions: Positive = 1
     auto_create_topics: bool = True
     message_max_bytes: Positive = 1_048_588
