@@ -13,6 +13,7 @@ import click
 from broker.config import ConfigError, load
 
 LATER = {
+    "cluster": ("broker.cluster_commands", "cluster"),
     "dump": ("broker.dump_command", "dump"),
     "group-transactions": ("broker.group_commands", "group_transactions"),
     "layout": ("broker.layout_commands", "layout"),

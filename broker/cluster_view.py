@@ -5,10 +5,11 @@ A broker by itself is a cluster of one: `Alone`. In a cluster the node has a `Cl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from broker.placement import RangeView
 from broker.read_replica import Replica
 from txn.partition import Partition
 from wire.errors import ErrorCode, KafkaError
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 NOBODY = -1
 """In place of a node's number: none is known."""
+
+CURRENT_LAG = 1000
+"""Entries: a replica that is not further behind can be made the leader at once."""
 
 GROUP, TRANSACTION = 0, 1
 """What a coordinator is for (FindCoordinator)."""
@@ -43,6 +47,25 @@ class Leadership:
     in_sync: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class RangeStatus:
+    """Of one replicated log, as this node sees it. `lag`: entries behind, by replica, where this node leads."""
+
+    name: str
+    replicas: tuple[int, ...]
+    leader: int
+    epoch: int
+    learners: tuple[int, ...] = ()
+    lag: Mapping[int, int] = field(default_factory=dict)
+    led_since_ms: int = 0
+
+    def for_placement(self) -> RangeView:
+        """A replica of which nothing is known counts as current: a transfer to it would wait, or be given up."""
+        current = frozenset(node for node in self.replicas if self.lag.get(node, 0) <= CURRENT_LAG)
+        leader = self.leader if self.leader != NOBODY else None
+        return RangeView(self.name, self.replicas, leader, self.learners, current, self.led_since_ms)
+
+
 class ClusterView(Protocol):
     """As this node sees it at the moment; it may be behind. No call waits for anything."""
 
@@ -65,6 +88,14 @@ class ClusterView(Protocol):
 
     def replicas(self, partition: Partition) -> Sequence[Replica]:
         """All that hold it, as the leader knows them; of use on the leader alone."""
+        ...
+
+    def ranges(self) -> Sequence[RangeStatus]:
+        """Everything that is replicated, the metadata too."""
+        ...
+
+    def away(self) -> Collection[int]:
+        """The nodes that do not answer this one."""
         ...
 
     def coordinator(self, kind: int, key: str) -> int:
@@ -109,6 +140,17 @@ class Alone:
     def replicas(self, partition: Partition) -> Sequence[Replica]:
         return ()
 
+    def ranges(self) -> Sequence[RangeStatus]:
+        here = (self.node_id,)
+        return [
+            RangeStatus(range_name(topic.name, log.first, log.last), here, self.node_id, log.term)
+            for topic in self._node.topics
+            for log in topic.ranges
+        ]
+
+    def away(self) -> Collection[int]:
+        return ()
+
     def coordinator(self, kind: int, key: str) -> int:
         return self.node_id
 
@@ -119,6 +161,11 @@ class Alone:
                 f"replication factor {wanted} is refused: there is one broker",
             )
         return 1
+
+
+def range_name(topic: str, first: int, last: int) -> str:
+    """What people read: the topic and its partitions."""
+    return f"{topic} {first}" if first == last else f"{topic} {first}-{last}"
 
 
 def of(node: Node) -> ClusterView:

@@ -3,7 +3,7 @@
 `place` names the replicas of a new range. `decide` compares what is with what should be and names the next moves, each
 with its reason in words; it is called again when they are done, or when something changed. What it guarantees:
 
-- Never two replicas of a range on one node; none is put on a node that is draining or away.
+- Never two replicas of a range on one node; none is put on a node that is not up, but for `place`'s minority.
 - A range is moved replica by replica: the new one is added and has caught up before the old one goes. At most
   `max_replica_moves` ranges are on the move at a time, and one range makes one move at a time.
 - No replica is removed if those that stay would have no majority on nodes that are up.
@@ -21,7 +21,11 @@ from typing import Literal
 
 from broker.placement_cost import NOTHING, Cost, Costs, racks_of
 
-State = Literal["up", "draining", "away"]
+State = Literal["up", "draining", "leaving", "away"]
+"""draining: its leaders go, and its replicas where another node can take them. leaving: its replicas go in any case."""
+
+
+GIVING_UP: tuple[State, ...] = ("draining", "leaving")
 
 
 class NoPlace(Exception):
@@ -30,7 +34,7 @@ class NoPlace(Exception):
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node as placement sees it. A node that was removed is in no list: what it holds has to go elsewhere."""
+    """A node as placement sees it. One that is in no list counts as leaving."""
 
     id: int
     rack: str | None = None
@@ -192,8 +196,11 @@ class _Decision:
             self.led[move.source] -= 1
             self.led[move.target] += 1
 
-    def _draining(self, node_id: int) -> bool:
-        return node_id in self.nodes and self.nodes[node_id].state == "draining"
+    def _gives_up_leaders(self, node_id: int) -> bool:
+        return node_id in self.nodes and self.nodes[node_id].state in GIVING_UP
+
+    def _leaving(self, node_id: int) -> bool:
+        return node_id not in self.nodes or self.nodes[node_id].state == "leaving"
 
     def _why_not(self, node_id: int) -> str:
         node = self.nodes.get(node_id)
@@ -214,15 +221,15 @@ class _Decision:
     def _drain_leaders(self) -> None:
         """Off nodes that are draining: at once, whatever their age."""
         for one in self.ranges:
-            if one.leader is None or not self._draining(one.leader):
+            if one.leader is None or not self._gives_up_leaders(one.leader):
                 continue
             able = self._successors(one)
             if not able:
                 self.waiting.append(
-                    f"{one.name}: node {one.leader} is draining, but no other replica can lead yet"
+                    f"{one.name}: {self._why_not(one.leader)}, but no other replica can lead yet"
                 )
             elif self._room_for_leaders():
-                self._move(MoveLeader(one.name, one.leader, able[0], f"node {one.leader} is draining"))
+                self._move(MoveLeader(one.name, one.leader, able[0], self._why_not(one.leader)))
 
     def _spread_leaders(self) -> None:
         """From a node to another that leads at least two ranges less, until no such move is left or allowed."""
@@ -258,7 +265,7 @@ class _Decision:
     def _move_replicas(self) -> None:
         wanted = self.policy.replication_factor
         moving = [one for one in self.ranges if one.learners or len(one.replicas) > wanted]
-        staying = {node.id: node.rack for node in self.nodes.values() if node.state != "draining"}
+        staying = {node.id: node.rack for node in self.nodes.values() if node.state not in GIVING_UP}
         held = Counter(node for one in self.ranges for node in one.replicas + one.learners)
         costs = Costs(staying, held, wanted)
         for one in moving:
@@ -332,12 +339,12 @@ class _Decision:
         return found
 
     def _shrink(self, one: RangeView, lost: list[int]) -> RemoveReplica | None:
-        """No node is left to take a replica: a removed node's goes all the same, a draining node keeps its own."""
+        """No node is left to take a replica: a leaving node's goes all the same, a draining node keeps its own."""
         for node in lost:
             rest = _less(one.replicas, node)
-            if node not in self.nodes and node != one.leader and _majority(rest, self.up):
+            if self._leaving(node) and node != one.leader and _majority(rest, self.up):
                 return RemoveReplica(
-                    one.name, node, f"node {node} was removed, and no other node can take its place"
+                    one.name, node, f"{self._why_not(node)}, and no other node can take its place"
                 )
         if lost:
             why = f"its replica on node {lost[0]} should go ({self._why_not(lost[0])}), but no other node can take it"

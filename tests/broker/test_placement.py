@@ -81,6 +81,16 @@ CASES = {
     "a missing replica": (nodes(*UP3), ranges("12", "231", "312"), ["t 0 +3"]),
     "a removed node's replica": (nodes(*UP3), ranges("124", "231", "312"), ["t 0 +3"]),
     "a removed node, and nobody to take its place": (nodes("up", "up"), ranges("123", "213"), ["t 0 -3"]),
+    "a leaving node that leads hands over first": (
+        nodes("leaving", "up", "up"),
+        ranges("123", "213"),
+        ["t 0 1>3", "t 1 -1"],
+    ),
+    "a leaving node, and one to take its place": (
+        nodes("leaving", "up", "up", "up"),
+        ranges("213"),
+        ["t 0 +4"],
+    ),
     "one too many: the node that goes": (nodes(*UP3, "draining"), ranges("1234", "231"), ["t 0 -4"]),
     "one too many: the fullest, not the leader": (
         nodes(*UP3, "up"),
@@ -182,7 +192,7 @@ def clusters(draw):
         NodeView(
             number,
             draw(st.sampled_from([None, "a", "b", "c"])),
-            draw(st.sampled_from(["up", "up", "up", "draining", "away"])),
+            draw(st.sampled_from(["up", "up", "up", "draining", "leaving", "away"])),
         )
         for number in range(1, count + 1)
     ]
@@ -257,7 +267,7 @@ def test_moves_come_to_an_end_and_leave_things_better(cluster):
             assert max(counts) - min(counts) <= 1
     for one in after:
         if one.leader is not None and set(one.replicas) & up:
-            assert one.leader not in {node.id for node in views if node.state == "draining"}
+            assert one.leader not in {node.id for node in views if node.state in ("draining", "leaving")}
 
 
 @settings(max_examples=60, deadline=None)
