@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from broker.placement_cost import NOTHING, Cost, Costs, racks_of
@@ -79,7 +79,7 @@ class AddReplica:
 
     range: str
     node: int
-    reason: str
+    reason: str = field(compare=False)
 
     def __str__(self) -> str:
         return f"{self.range}: add a replica on node {self.node}: {self.reason}"
@@ -91,7 +91,7 @@ class RemoveReplica:
 
     range: str
     node: int
-    reason: str
+    reason: str = field(compare=False)
 
     def __str__(self) -> str:
         return f"{self.range}: remove the replica on node {self.node}: {self.reason}"
@@ -104,13 +104,14 @@ class MoveLeader:
     range: str
     source: int
     target: int
-    reason: str
+    reason: str = field(compare=False)
 
     def __str__(self) -> str:
         return f"{self.range}: move the leader from node {self.source} to node {self.target}: {self.reason}"
 
 
 Move = AddReplica | RemoveReplica | MoveLeader
+"""Two moves are equal if they do the same, for whatever reason."""
 
 
 @dataclass(frozen=True, slots=True)
