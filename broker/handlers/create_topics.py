@@ -62,7 +62,9 @@ def _partition_count(node: Node, wanted: Any) -> int:
                 ErrorCode.invalid_replica_assignment, f"the only broker is {node.config.node_id}"
             )
         return len(wanted.assignments)
-    if wanted.replication_factor not in (-1, 1):
+    if node.cluster is not None:
+        node.cluster.replication_factor(wanted.replication_factor)
+    elif wanted.replication_factor not in (-1, 1):
         raise KafkaError(
             ErrorCode.invalid_replication_factor,
             f"replication factor {wanted.replication_factor} is refused: there is one broker",

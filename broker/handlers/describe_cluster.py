@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from broker.call import Call
+from broker.handlers.metadata import brokers
 from broker.handlers.operations import CLUSTER, allowed
 from wire.errors import ErrorCode
 
@@ -26,12 +27,14 @@ def handle(node: Node, call: Call, request: Any) -> None:
             brokers=(),
         )
         return
-    host, port = node.advertised
     call.answer(
         error_code=ErrorCode.none,
         endpoint_type=_BROKERS,
         cluster_id=node.cluster_id,
         controller_id=node.config.node_id,
-        brokers=(call.build("DescribeClusterBroker", broker_id=node.config.node_id, host=host, port=port),),
+        brokers=tuple(
+            call.build("DescribeClusterBroker", broker_id=node_id, host=host, port=port)
+            for node_id, host, port in brokers(node)
+        ),
         cluster_authorized_operations=allowed(CLUSTER, request.include_cluster_authorized_operations),
     )

@@ -78,14 +78,22 @@ def _named(one: Any) -> tuple[UUID | None, str | None]:
 def leadership(node: Node, partition: Partition) -> dict[str, Any]:
     """Who leads and holds a partition, as Metadata and DescribeTopicPartitions name it."""
     node_id = node.config.node_id
+    known = node.cluster.leadership(partition) if node.cluster is not None else None
     return {
         "error_code": ErrorCode.none,
         "partition_index": partition.index,
         "leader_id": node_id,
         "leader_epoch": partition.log.term,
-        "replica_nodes": (node_id,),
-        "isr_nodes": (node_id,),
+        "replica_nodes": known.replicas if known is not None else (node_id,),
+        "isr_nodes": known.in_sync if known is not None else (node_id,),
     }
+
+
+def brokers(node: Node) -> list[tuple[int, str, int]]:
+    """(id, host, port) of those that clients can be sent to."""
+    if node.cluster is None:
+        return [(node.config.node_id, *node.advertised)]
+    return [(one.id, one.host, one.port) for one in node.cluster.brokers()]
 
 
 def _topic(node: Node, call: Call, topic: Topic, asked: bool) -> Any:
@@ -109,9 +117,11 @@ def _absent(call: Call, name: str | None, topic_id: Any, code: ErrorCode) -> Any
 
 
 def _answer(node: Node, call: Call, topics: list[Any], asked: bool) -> None:
-    host, port = node.advertised
     call.answer(
-        brokers=(call.build("MetadataResponseBroker", node_id=node.config.node_id, host=host, port=port),),
+        brokers=tuple(
+            call.build("MetadataResponseBroker", node_id=node_id, host=host, port=port)
+            for node_id, host, port in brokers(node)
+        ),
         cluster_id=node.cluster_id,
         controller_id=node.config.node_id,
         topics=tuple(topics),
