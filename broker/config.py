@@ -157,7 +157,7 @@ def parse_peers(peers: Iterable[str]) -> dict[int, tuple[str, int]]:
     """
     found: dict[int, tuple[str, int]] = {}
     for peer in peers:
-        number, at, address = peer.strip().partition("@")
+        number, at, address = peer.strip().replace("=", "@", 1).partition("@")
         if not at or not number.isdigit():
             raise ConfigError(f"{peer!r} is not ID@HOST:PORT")
         if int(number) in found:
