@@ -17,8 +17,10 @@ from pathlib import Path
 from broker.config import BrokerConfig, ConfigError, parse_address, parse_peers
 from broker.node import Node
 from broker.replication.folder import claim
+from broker.replication.leader_placement import LeaderPlacement
 from broker.replication.member import Member
 from broker.replication.standby import Standby
+from broker.replication.standby_view import StandbyView
 from broker.scheduler import LoopScheduler
 from broker.server import Server
 from raftish.config import Config
@@ -163,11 +165,15 @@ async def serve_cluster(config: BrokerConfig, say: Callable[[str], None]) -> Non
         )
         scheduler = LoopScheduler(loop)
         relay = LeaderRelay(lambda: member.leader_address())
-        standby = Standby(config, scheduler, relay)
+        known = StandbyView(config.node_id, lambda: member.leader(), lambda: member.brokers())
+        standby = Standby(config, scheduler, relay, known)
         server = Server(standby)
 
         def on_serve(node: Node) -> None:
             server.switch(node)
+            assert node.cluster is not None
+            # It ends with the node's leadership, as all that is on the node's scheduler.
+            LeaderPlacement(node.store, node.cluster, node.scheduler, member.hand_over)
             say(f"node {config.node_id} leads, in epoch {node.term}")
 
         member = receiver.member = Member(

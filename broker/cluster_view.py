@@ -72,6 +72,11 @@ class ClusterView(Protocol):
     @property
     def node_id(self) -> int: ...
 
+    @property
+    def fixed_members(self) -> bool:
+        """Whether nodes cannot be added or removed while the cluster runs."""
+        ...
+
     def brokers(self) -> Sequence[Broker]:
         """Those that clients can be sent to: not those that are away."""
         ...
@@ -80,7 +85,9 @@ class ClusterView(Protocol):
         """The node that takes changes of topics and of the cluster, or NOBODY."""
         ...
 
-    def leadership(self, partition: Partition) -> Leadership: ...
+    def leadership(self, partition: Partition | None) -> Leadership:
+        """None: of whatever partition, on a node that leads none."""
+        ...
 
     def leads(self, partition: Partition) -> bool:
         """Whether this node leads it, so far as it knows."""
@@ -123,6 +130,10 @@ class Alone:
     def node_id(self) -> int:
         return self._node.config.node_id
 
+    @property
+    def fixed_members(self) -> bool:
+        return True
+
     def brokers(self) -> Sequence[Broker]:
         config = self._node.config
         return (Broker(config.node_id, *self._node.advertised, config.broker_rack or None),)
@@ -130,9 +141,9 @@ class Alone:
     def controller(self) -> int:
         return self.node_id
 
-    def leadership(self, partition: Partition) -> Leadership:
+    def leadership(self, partition: Partition | None) -> Leadership:
         here = (self.node_id,)
-        return Leadership(self.node_id, partition.log.term, here, here)
+        return Leadership(self.node_id, partition.log.term if partition is not None else -1, here, here)
 
     def leads(self, partition: Partition) -> bool:
         return True

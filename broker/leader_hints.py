@@ -25,7 +25,7 @@ class Hinted(Protocol):
     leader_epoch: int
 
 
-def name_leader(view: ClusterView, partition: Partition, result: Hinted) -> None:
+def name_leader(view: ClusterView, partition: Partition | None, result: Hinted) -> None:
     """Put the leader into the result, where this node knows one other than itself."""
     known = view.leadership(partition)
     if known.leader not in (NOBODY, view.node_id):

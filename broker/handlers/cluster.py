@@ -31,6 +31,10 @@ def handle(node: Node, call: Call, request: messages.Request) -> None:
     if view.controller() != view.node_id:
         _redirect(call, view)
         return
+    if view.fixed_members and not isinstance(request, messages.Drain):
+        why = "the nodes of a cluster are those in --peers: none can be added or removed while it runs"
+        _refuse(call, KafkaError(ErrorCode.unsupported_version, why))
+        return
     try:
         _change(node, call, view, request)
     except KafkaError as error:
@@ -75,8 +79,8 @@ def _change(
 
 def _plan(node: Node, view: ClusterView, nodes: dict[int, NodeRecord]) -> tuple[str, ...]:
     """What placement would do next with these nodes."""
-    policy = Policy(replication_factor=node.config.default_replication_factor)
     ranges = [one.for_placement() for one in view.ranges()]
+    policy = Policy(replication_factor=max((len(one.replicas) for one in ranges), default=1))
     return tuple(
         decide(node_registry.views(nodes, view.away()), ranges, policy, node.scheduler.now_ms()).lines()
     )
@@ -84,7 +88,7 @@ def _plan(node: Node, view: ClusterView, nodes: dict[int, NodeRecord]) -> tuple[
 
 def _status(node: Node, view: ClusterView) -> messages.Response:
     registry = NodeRegistry(node.store, node.scheduler.now_ms)
-    nodes = registry.all() or _by_themselves(view)
+    nodes = _by_themselves(view) | registry.all()
     return messages.Response(
         cluster_id=node.cluster_id,
         node_id=view.node_id,
@@ -96,11 +100,12 @@ def _status(node: Node, view: ClusterView) -> messages.Response:
 
 
 def _by_themselves(view: ClusterView) -> dict[int, NodeRecord]:
-    """Before any node is on record."""
-    return {
-        one.id: NodeRecord(Standing.UP.value, f"{one.host}:{one.port}", rack=one.rack or "")
-        for one in view.brokers()
-    }
+    """Nodes that are not on record yet, or that never were there."""
+    holders = {node for one in view.ranges() for node in one.replicas}
+    found = dict.fromkeys(holders, NodeRecord(Standing.UP.value))
+    for one in view.brokers():
+        found[one.id] = NodeRecord(Standing.UP.value, f"{one.host}:{one.port}", rack=one.rack or "")
+    return found
 
 
 def _nodes(nodes: dict[int, NodeRecord], away: Collection[int]) -> list[messages.Node]:

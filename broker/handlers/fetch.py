@@ -190,11 +190,7 @@ class _Fetch:
             )
         except KafkaError as refused:
             result = FetchPartitionResult(one.partition, refused.code)
-            if (
-                partition is not None
-                and refused.code in leader_hints.OF_FETCH
-                and self._call.version >= FIRST_WITH_ENDPOINTS
-            ):
+            if refused.code in leader_hints.OF_FETCH and self._call.version >= FIRST_WITH_ENDPOINTS:
                 leader_hints.name_leader(self._view, partition, result)
             return result, 0
 

@@ -175,7 +175,7 @@ def _append(
             log_start_offset=start,
             error_message=refused.message,
         )
-        if partition is not None and refused.code in leader_hints.OF_PRODUCE:
+        if refused.code in leader_hints.OF_PRODUCE:
             leader_hints.name_leader(state.view, partition, result)
         return result
 

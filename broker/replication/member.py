@@ -273,6 +273,30 @@ class Member:
         heard = self._heard.get(leader) if leader is not None else None
         return (heard[0].host, heard[0].port) if heard is not None else None
 
+    def leader(self) -> tuple[int | None, int]:
+        """(who leads, or None, the term)."""
+        if self.replica is None:
+            return self._told_leader(), -1
+        return self.replica.leader, self.replica.group.raft.term
+
+    def hand_over(self, target: int) -> None:
+        """Let that node lead: the broker here stops cleanly, so that open transactions go on there.
+
+        Where that node does not take over, this one leads on.
+        """
+        node, disk, life, replica = self.node, self._disk, self._life, self.replica
+        if node is None or disk is None or life is None or replica is None or self._is_stopping:
+            return
+        self.node = None
+        self._on_standby()
+
+        def over() -> None:
+            if self._life is life and replica.group.raft.is_leader and not self._is_stopping:
+                self._follow()
+                self._lead(replica.group.raft.term)
+
+        node.stop(lambda _: disk.when_all_committed(lambda _: self._hand_over(over, target)))
+
     # The end.
 
     def stop(self, done: Callable[[], None]) -> None:
@@ -306,8 +330,8 @@ class Member:
         assert disk is not None
         node.stop(lambda _: disk.when_all_committed(lambda _: self._hand_over(checkpoint)))
 
-    def _hand_over(self, done: Callable[[], None]) -> None:
-        """Name the next leader, and wait until it is one."""
+    def _hand_over(self, done: Callable[[], None], target: int | None = None) -> None:
+        """Name the next leader, `target` or whoever has most, and wait until it is one."""
         group = self.replica.group if self.replica is not None else None
         leadership = group.raft.leadership if group is not None else None
         others: Mapping[int, Any] = leadership.progress if leadership is not None else {}
@@ -318,7 +342,7 @@ class Member:
             done()
             return
         try:
-            group.transfer(best[1])
+            group.transfer(best[1] if target is None else target)
         except (NotLeader, NotNow, GroupFailed, ValueError) as error:
             log.info("leadership is not handed over: %s", error)
         waited = 0

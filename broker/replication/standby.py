@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn, Protocol
 
 from broker.call import Call
+from broker.cluster_view import ClusterView
 from broker.config import BrokerConfig
 from broker.handlers import HANDLERS, api_versions, fetch, list_offsets, offset_for_leader_epoch, produce
 from storage.clock import Scheduler
@@ -51,9 +52,12 @@ class _Elsewhere:
 class Standby:
     """In place of a `broker.node.Node`, for sessions."""
 
-    def __init__(self, config: BrokerConfig, scheduler: Scheduler, relay: Relay) -> None:
+    def __init__(
+        self, config: BrokerConfig, scheduler: Scheduler, relay: Relay, cluster: ClusterView | None = None
+    ) -> None:
         self.config = config
         self.scheduler = scheduler
+        self.cluster = cluster
         self.topics = _Elsewhere()
         self._relay = relay
         self.handlers: Mapping[int, Callable[[Any, Call, Any], None]] = {

@@ -27,6 +27,10 @@ class View:
         self._heard = heard
         self._led_since_ms = led_since_ms
 
+    @property
+    def fixed_members(self) -> bool:
+        return True
+
     def brokers(self) -> Sequence[Broker]:
         return self._heard()
 
@@ -43,10 +47,11 @@ class View:
         """None but the leader can be read from."""
         return ()
 
-    def leadership(self, partition: Partition) -> Leadership:
+    def leadership(self, partition: Partition | None) -> Leadership:
         lag = self.lag()
         in_sync = tuple(node for node in self._peers if lag.get(node, 0) <= CURRENT_LAG)
-        return Leadership(self.node_id, partition.log.term, self._peers, in_sync)
+        epoch = partition.log.term if partition is not None else -1
+        return Leadership(self.node_id, epoch, self._peers, in_sync)
 
     def lag(self) -> dict[int, int]:
         """Of each node: how many entries it is behind. A node that is away counts as behind by all."""

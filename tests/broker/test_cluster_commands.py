@@ -120,8 +120,9 @@ def test_what_placement_hears_of_nodes():
 class View:
     node_id = 1
 
-    def __init__(self, controller=1):
+    def __init__(self, controller=1, *, fixed_members=False):
         self._controller = controller
+        self.fixed_members = fixed_members
 
     def controller(self):
         return self._controller
@@ -205,6 +206,13 @@ def test_a_node_is_added_drained_and_removed_and_that_is_durable(world):
 def test_what_is_not_possible_is_said(world, request_, said):
     found = ask(world, request_)
     assert (found.message, found.error) == (said, int(ErrorCode.invalid_request) if said else 0)
+
+
+def test_where_members_are_fixed_only_draining_is_possible(world):
+    world.node.cluster = View(fixed_members=True)
+    for request in (Add(node=4, peer="n4:1"), Remove(node=3)):
+        assert "those in --peers" in ask(world, request).message
+    assert ask(world, Drain(node=3)).changed
 
 
 def test_another_node_takes_changes(world):
