@@ -13,6 +13,7 @@ import click
 from broker.config import ConfigError, load
 
 LATER = {
+    "cluster": ("broker.cluster_commands", "cluster"),
     "dump": ("broker.dump_command", "dump"),
     "group-transactions": ("broker.group_commands", "group_transactions"),
     "layout": ("broker.layout_commands", "layout"),
@@ -51,13 +52,34 @@ def main() -> None:
 @click.option(
     "--config", "config_file", metavar="FILE", help="Settings in TOML; options given here win over it."
 )
+@click.option("--node-id", type=int, help="This node's number.  [default: 1]")
+@click.option(
+    "--peers",
+    metavar="ID@HOST:PORT,...",
+    help="All nodes of the cluster, this one too, where they reach each other.  [default: none, a broker alone]",
+)
+@click.option(
+    "--cluster-secret-file",
+    metavar="FILE",
+    help="What only the nodes know.  [default: $SEALOG_CLUSTER_SECRET]",
+)
 @click.option("-v", "--verbose", is_flag=True, help="Log every connection that is closed, and why.")
-def serve(data: str | None, listen: str | None, config_file: str | None, verbose: bool) -> None:
+def serve(
+    data: str | None,
+    listen: str | None,
+    config_file: str | None,
+    node_id: int | None,
+    peers: str | None,
+    cluster_secret_file: str | None,
+    verbose: bool,
+) -> None:
     """Serve Kafka clients until SIGTERM or Ctrl-C."""
     # The message schemas import this testing library when it is installed, for a second and 20 MB of nothing.
     cast(dict[str, object], sys.modules).setdefault("hypothesis", None)
 
     from broker.data_folder import ForeignFolder
+    from broker.replication.raft_log import CorruptRaftLog
+    from broker.replication.store import Fatal
     from broker.serve import serve as run
     from storage.format import CorruptLog
     from storage.real_disk import LockHeld
@@ -71,14 +93,23 @@ def serve(data: str | None, listen: str | None, config_file: str | None, verbose
         stream=sys.stderr,
     )
     try:
-        config = load(config_file, data=data, listen=listen)
+        config = load(
+            config_file,
+            data=data,
+            listen=listen,
+            node_id=node_id,
+            peers=peers.split(",") if peers is not None else None,
+            cluster_secret_file=cluster_secret_file,
+        )
     except ConfigError as error:
         raise click.ClickException(str(error)) from error
     try:
         run(config, lambda line: click.echo(line))
+    except ConfigError as error:
+        raise click.ClickException(str(error)) from error
     except LockHeld as error:
         raise click.ClickException(f"{config.data}: another sealog serves this folder ({error})") from error
-    except (ForeignFolder, CorruptLog, MetaStoreError, LostCommit) as error:
+    except (ForeignFolder, CorruptLog, CorruptRaftLog, Fatal, MetaStoreError, LostCommit) as error:
         raise click.ClickException(f"{config.data}: {error}") from error
     except KafkaError as error:
         # Damage that was met by a reader: where the transactions of a log are looked for.

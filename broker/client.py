@@ -1,4 +1,6 @@
-"""Small blocking clients for what Kafka's own cannot say: group transactions (design T10) and layouts (section 5).
+"""Small blocking clients for what Kafka's own cannot say.
+
+Group transactions (design T10), layouts (section 5) and clusters (section 7).
 
 One connection, one call at a time.
 """
@@ -10,10 +12,10 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
+from wire import cluster, layouts, private_api
 from wire import group_transactions as messages
-from wire import layouts, private_api
 from wire.apis import ApiKey
-from wire.errors import KafkaError
+from wire.errors import ErrorCode, KafkaError
 
 
 class PrivateClient:
@@ -41,6 +43,12 @@ class PrivateClient:
         self.close()
 
     def _ask(self, request: private_api.Request) -> Any:
+        response = self._exchange(request)
+        if response.error:
+            raise KafkaError(response.error_code, response.message)
+        return response
+
+    def _exchange(self, request: private_api.Request) -> Any:
         self._correlation_id += 1
         self._socket.sendall(
             private_api.encode_request(self.api_key, self._correlation_id, self._client_id, request)
@@ -49,8 +57,6 @@ class PrivateClient:
         correlation_id, response = private_api.decode_response(self.api_key, self._receive(size))
         if correlation_id != self._correlation_id:
             raise OSError(f"answer {correlation_id} to request {self._correlation_id}")
-        if response.error:
-            raise KafkaError(response.error_code, response.message)
         return response
 
     def _receive(self, size_bytes: int) -> bytes:
@@ -147,4 +153,38 @@ class LayoutClient(PrivateClient):
 
     def _layout(self, request: layouts.Request) -> layouts.Response:
         response: layouts.Response = self._ask(request)
+        return response
+
+
+class ClusterClient(PrivateClient):
+    """Sees and changes the nodes of a cluster. Changes go to the node that takes them, wherever the client is."""
+
+    api_key = ApiKey.SEALOG_CLUSTER
+
+    def status(self) -> cluster.Response:
+        """As this node sees it."""
+        response: cluster.Response = self._ask(cluster.Status())
+        return response
+
+    def add(self, node: int, peer: str, rack: str = "", *, dry_run: bool = False) -> cluster.Response:
+        """Let a node come in when it starts; `peer` is where the others reach it, HOST:PORT."""
+        return self._change(cluster.Add(node=node, peer=peer, rack=rack, dry_run=dry_run))
+
+    def drain(self, node: int, *, undo: bool = False, dry_run: bool = False) -> cluster.Response:
+        """Move leaders, and those replicas that another node can take, off the node."""
+        return self._change(cluster.Drain(node=node, undo=undo, dry_run=dry_run))
+
+    def remove(self, node: int, *, dry_run: bool = False) -> cluster.Response:
+        """Take the node out for good."""
+        return self._change(cluster.Remove(node=node, dry_run=dry_run))
+
+    def _change(self, request: cluster.Request) -> cluster.Response:
+        response: cluster.Response = self._exchange(request)
+        if response.error == ErrorCode.not_controller and response.redirect:
+            # Once: a node that was elected meanwhile is not chased.
+            with ClusterClient(response.redirect, client_id=self._client_id) as there:
+                there_response: cluster.Response = there._ask(request)
+                return there_response
+        if response.error:
+            raise KafkaError(response.error_code, response.message)
         return response

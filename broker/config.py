@@ -5,6 +5,7 @@ Names follow Kafka's broker configs where one means the same. Sizes in bytes, ti
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -55,6 +56,16 @@ class BrokerConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_o
     advertised_listener: str | None = None
     """HOST:PORT that clients are sent to; the listening address if not given."""
     node_id: NotNegative = 1
+    broker_rack: str = ""
+    """Where this node stands: replicas are spread over racks, and consumers of a rack read there. Empty: nowhere."""
+    default_replication_factor: Positive = 3
+    """Of topics that are created without one; where there are fewer nodes, as many as there are."""
+    peers: list[str] = msgspec.field(default_factory=list)
+    """ID@HOST:PORT of every node of the cluster, this one too, where they reach each other. Empty: a broker alone."""
+    cluster_secret_file: str | None = None
+    """What all nodes of a cluster know and nobody else does; or in $SEALOG_CLUSTER_SECRET."""
+    election_timeout_ms: Positive = 1_000
+    """A leader that was not heard for one to two of these is replaced. The same on all nodes."""
     num_partitions: Positive = 1
     auto_create_topics: bool = True
     message_max_bytes: Positive = 1_048_588
@@ -141,9 +152,27 @@ def load(path: str | None, **overrides: object) -> BrokerConfig:
             "group_consumer_session_timeout_ms"
         )
     parse_address(config.listen)
+    parse_peers(config.peers)
     if config.advertised_listener is not None:
         parse_address(config.advertised_listener)
     return config
+
+
+def parse_peers(peers: Iterable[str]) -> dict[int, tuple[str, int]]:
+    """{id: (host, port)} of "id@host:port" each.
+
+    Raises:
+        ConfigError: one is not of that form, or is named twice.
+    """
+    found: dict[int, tuple[str, int]] = {}
+    for peer in peers:
+        number, at, address = peer.strip().replace("=", "@", 1).partition("@")
+        if not at or not number.isdigit():
+            raise ConfigError(f"{peer!r} is not ID@HOST:PORT")
+        if int(number) in found:
+            raise ConfigError(f"node {number} is named twice among the peers")
+        found[int(number)] = parse_address(address)
+    return found
 
 
 def parse_address(address: str) -> tuple[str, int]:

@@ -6,12 +6,14 @@ Disk, scheduler, boot id and randomness are handed in, so that a simulator can r
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
 from broker import data_folder, group_views
+from broker.call import Call
+from broker.cluster_view import ClusterView
 from broker.broker_settings import BrokerSettings, Level
 from broker.compactor import Compactor, Worker
 from broker.config import BrokerConfig
@@ -19,6 +21,7 @@ from broker.durable_ends import DurableEnds
 from broker.durable_note import DurableNote
 from broker.group_store import GroupStore
 from broker.groups import ConsumerConfig, GroupConfig, Groups, MigrationPolicy
+from broker.handlers import HANDLERS
 from broker.layout_controller import LayoutController
 from broker.layout_load import LayoutBalancer
 from broker.layout_policy import Decision, Policy
@@ -76,7 +79,9 @@ class Node:
         new_uuid: Callable[[], UUID],
         advertised: tuple[str, int],
         compaction_worker: Worker,
+        least_term: int = 0,
     ) -> None:
+        """`least_term`: in a cluster, the raft term in which this node leads; leader epochs are no lower."""
         self.scheduler = scheduler
         self.settings = BrokerSettings(config)
         self.config = config
@@ -86,6 +91,7 @@ class Node:
         self._boot_id = boot_id
         self._new_uuid = new_uuid
         self._compaction_worker = compaction_worker
+        self._least_term = least_term
         self._group_timer: Timer | None = None
         self._group_timer_at_ms = 0
         self.store: MetaStore
@@ -104,6 +110,10 @@ class Node:
         self.groups: Groups
         self.offset_expiry: OffsetExpiry
         self.cluster_id = ""
+        self.term = 0
+        self.cluster: ClusterView | None = None
+        """Of a node of a cluster."""
+        self.handlers: Mapping[int, Callable[[Any, Call, Any], None]] = HANDLERS
 
     # -- start
 
@@ -135,7 +145,8 @@ class Node:
         self._restore_settings()
         record = self.store.get(keys.NODE)
         before: dict[str, Any] = record.value if record else {}
-        term = before.get("starts", 0) + 1
+        term = max(before.get("starts", 0) + 1, self._least_term)
+        self.term = term
         nothing_lost = before.get("clean", False) or before.get("boot_id") == self._boot_id
         fence_term = before.get("fence_term", 1) if nothing_lost else term
         self.cluster_id = before.get("cluster_id") or self._new_uuid().hex[:22]

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import uvloop
 
+from broker.cluster_serve import serve_cluster
 from broker.compaction_process import CompactionProcess
 from broker.config import BrokerConfig, parse_address
 from broker.node import Node
@@ -37,7 +38,7 @@ def boot_id() -> str:
 def serve(config: BrokerConfig, say: Callable[[str], None]) -> None:
     """Run until SIGTERM or SIGINT; a clean stop then. `say` prints a line for the person who started it."""
     _allow_files()
-    uvloop.run(_serve(config, say))
+    uvloop.run(serve_cluster(config, say) if config.peers else _serve(config, say))
 
 
 def _allow_files() -> None:

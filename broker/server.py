@@ -12,6 +12,7 @@ from typing import cast
 from typing_extensions import Buffer
 
 from broker.node import Node
+from broker.replication.standby import Standby
 from broker.session import Session
 
 log = logging.getLogger("sealog")
@@ -113,7 +114,7 @@ class ClientProtocol(asyncio.Protocol):
 class Server:
     """Listens, and keeps the set of open connections within its limit."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node | Standby) -> None:
         self.node = node
         self.faults = 0
         self._most = descriptors_for_clients()
@@ -132,6 +133,14 @@ class Server:
         self._server = await loop.create_server(self._new_client, host, port, backlog=1024)
         name = self._server.sockets[0].getsockname()
         return name[0], name[1]
+
+    def switch(self, node: Node | Standby) -> None:
+        """Serve by another one from now on. Who is connected is cut off, and comes again."""
+        if node is self.node:
+            return
+        self.node = node
+        for client in list(self._clients):
+            client.session.close("the leader has changed")
 
     def _new_client(self) -> ClientProtocol:
         return ClientProtocol(self)

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 from typing_extensions import Buffer
 
 from broker.call import Call
-from broker.handlers import HANDLERS
 from broker.node import Node
+from broker.replication.standby import Standby
 from wire import codec
 from wire.apis import APIS, ApiKey
 from wire.connection import Connection, ProtocolError, Request
@@ -42,10 +42,11 @@ class Session:
     """The requests of one connection on their way. `received`, `written` and `lost` come from the socket."""
 
     def __init__(
-        self, node: Node, transport: Transport, peer: str, *, on_fault: Callable[[], None] = lambda: None
+        self, node: Node | Standby, transport: Transport, peer: str, *, on_fault: Callable[[], None] = lambda: None
     ) -> None:
         limits = node.config.limits
         self._node = node
+        self._handlers: Mapping[int, Callable[[Any, Call, Any], None]] = node.handlers
         self._transport = transport
         self._peer = peer
         self._on_fault = on_fault
@@ -126,7 +127,7 @@ class Session:
         try:
             message = codec.decode_request(key, version, request.body)
             request.release_body()
-            HANDLERS[key](self._node, call, message)
+            self._handlers[key](self._node, call, message)
         except MalformedRequest as error:
             self.close(f"{APIS[key].name} v{version}: {error}")
         except Exception:

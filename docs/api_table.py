@@ -33,6 +33,7 @@ NOTES = {
     "ConsumerGroupDescribe": "groups of the new protocol",
     "DescribeTopicPartitions": "at most 2000 partitions per answer",
     "SealogLayout": "sealog's own: the ranges of a topic, seen, split, merged and sealed (design, section 11)",
+    "SealogCluster": "sealog's own: the nodes of a cluster, seen and changed ([cluster.md](cluster.md))",
     "SealogGroupTransaction": "sealog's own: many producers' transactions end as one (design, section 7)",
 }
 

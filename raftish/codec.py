@@ -23,6 +23,7 @@ from raftish.messages import (
     Heartbeat,
     HeartbeatResponse,
     Message,
+    Note,
     PreVoteRequest,
     PreVoteResponse,
     SnapshotRequest,
@@ -175,6 +176,10 @@ def _decode_snapshot_request(
     return SnapshotRequest(source, target, term, index, index_term, membership), len(frame)
 
 
+def _decode_note(frame: bytes, at: int, source: int, target: int, term: int) -> tuple[Note, int]:
+    return Note(source, target, term, frame[at:]), len(frame)
+
+
 def _plain(
     kind: type[Any], layout: struct.Struct, names: tuple[str, ...], flag: int | None = None
 ) -> tuple[Callable[[Any], bytes], Callable[..., tuple[Any, int]]]:
@@ -206,6 +211,7 @@ _KINDS: Final[dict[int, tuple[type[Any], tuple[Callable[[Any], bytes], Callable[
     8: (HeartbeatResponse, _plain(HeartbeatResponse, _HEARTBEAT_RESPONSE, ("round",))),
     9: (SnapshotRequest, (_encode_snapshot_request, _decode_snapshot_request)),
     10: (TimeoutNow, _plain(TimeoutNow, struct.Struct(""), ())),
+    11: (Note, (lambda message: message.payload, _decode_note)),
 }
 _NUMBERS: Final = {kind: number for number, (kind, _) in _KINDS.items()}
 _ENCODERS: Final = {number: pair[0] for number, (_, pair) in _KINDS.items()}

@@ -121,6 +121,16 @@ class TimeoutNow:
     term: int
 
 
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Of the program above, to its like on another node: no group hears of it. May be lost."""
+
+    source: int
+    target: int
+    term: int
+    payload: bytes
+
+
 Message = (
     PreVoteRequest
     | PreVoteResponse
@@ -132,4 +142,5 @@ Message = (
     | HeartbeatResponse
     | SnapshotRequest
     | TimeoutNow
+    | Note
 )

@@ -14,6 +14,7 @@ from urllib.parse import quote, unquote
 from txn.metastore import IndexSpec, Schema
 
 NODE = "/node"
+NODES = "/nodes/"
 PRODUCER_IDS = "/producer-ids"
 SEGMENT_IDS = "/segment-ids"
 BROKER_CONFIGS = "/broker-config/"
@@ -39,6 +40,15 @@ TxnKey = tuple[int, int, int]
 
 def broker_config(level: str) -> str:
     return BROKER_CONFIGS + level
+
+
+def cluster_node(node_id: int) -> str:
+    """What is known of one node of the cluster; NODE is what this node knows of itself."""
+    return f"{NODES}{node_id:010d}"
+
+
+def parse_cluster_node(path: str) -> int:
+    return int(path[len(NODES) :])
 
 
 def txid(transactional_id: str) -> str:

@@ -60,6 +60,8 @@ class ApiKey(IntEnum):
     """Not Kafka's: `wire.group_transactions`. Its own number, far from Kafka's, which count up from 0."""
     SEALOG_LAYOUT = 20_001
     """Not Kafka's: `wire.layouts`."""
+    SEALOG_CLUSTER = 20_002
+    """Not Kafka's: `wire.cluster`."""
 
 
 class ApiSpec(NamedTuple):
@@ -157,6 +159,7 @@ _SPECS: Final = (
     _spec(ApiKey.DESCRIBE_TOPIC_PARTITIONS, "DescribeTopicPartitions", 0, 0, 0),
     _spec(ApiKey.SEALOG_GROUP_TRANSACTION, "SealogGroupTransaction", 0, 0, _NEVER),
     _spec(ApiKey.SEALOG_LAYOUT, "SealogLayout", 0, 0, _NEVER),
+    _spec(ApiKey.SEALOG_CLUSTER, "SealogCluster", 0, 0, _NEVER),
 )
 
 APIS: Final[Mapping[int, ApiSpec]] = MappingProxyType({spec.key: spec for spec in _SPECS})

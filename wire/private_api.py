@@ -1,7 +1,7 @@
 """sealog's own APIs: private API keys whose messages are tagged msgpack maps.
 
 Other clients never see them: they skip API keys that they do not know. Requests are decoded into the types of
-`wire.group_transactions` and `wire.layouts`, checked as they are; whatever does not fit is a MalformedRequest.
+`wire.group_transactions`, `wire.layouts` and `wire.cluster`, and checked; whatever does not fit is a MalformedRequest.
 """
 
 from __future__ import annotations
@@ -11,20 +11,22 @@ from typing import Any, Final
 
 import msgspec
 
-from wire import group_transactions, layouts
+from wire import cluster, group_transactions, layouts
 from wire.apis import ApiKey
 from wire.guard import MalformedRequest
 
-Request = group_transactions.Request | layouts.Request
-Response = group_transactions.Response | layouts.Response
+Request = group_transactions.Request | layouts.Request | cluster.Request
+Response = group_transactions.Response | layouts.Response | cluster.Response
 
 _REQUESTS: Final[dict[int, msgspec.msgpack.Decoder[Any]]] = {
     ApiKey.SEALOG_GROUP_TRANSACTION: msgspec.msgpack.Decoder(group_transactions.Request),
     ApiKey.SEALOG_LAYOUT: msgspec.msgpack.Decoder(layouts.Request),
+    ApiKey.SEALOG_CLUSTER: msgspec.msgpack.Decoder(cluster.Request),
 }
 _RESPONSES: Final[dict[int, msgspec.msgpack.Decoder[Any]]] = {
     ApiKey.SEALOG_GROUP_TRANSACTION: msgspec.msgpack.Decoder(group_transactions.Response),
     ApiKey.SEALOG_LAYOUT: msgspec.msgpack.Decoder(layouts.Response),
+    ApiKey.SEALOG_CLUSTER: msgspec.msgpack.Decoder(cluster.Response),
 }
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _REQUEST_HEADER: Final = struct.Struct(">ihhih")

@@ -11,6 +11,7 @@ from broker.handlers import (
     add_partitions_to_txn,
     alter_configs,
     api_versions,
+    cluster,
     consumer_group_describe,
     consumer_group_heartbeat,
     create_partitions,
@@ -96,4 +97,5 @@ HANDLERS: Mapping[int, Handler] = {
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions.handle,
     ApiKey.SEALOG_GROUP_TRANSACTION: group_transactions.handle,
     ApiKey.SEALOG_LAYOUT: layout.handle,
+    ApiKey.SEALOG_CLUSTER: cluster.handle,
 }

@@ -6,7 +6,7 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from broker import topic_config
+from broker import cluster_view, topic_config
 from broker.call import Call
 from broker.handlers.describe_configs import topic_entry
 from broker.topic import Topic
@@ -38,10 +38,11 @@ def handle(node: Node, call: Call, request: Any) -> None:
             if times[name] > 1:
                 raise KafkaError(ErrorCode.invalid_request, f"topic {name!r} is named more than once")
             partitions = _partition_count(node, wanted)
+            factor = _replication_factor(node, wanted)
             settings = {setting.name: setting.value for setting in wanted.configs}
             if request.validate_only:
                 checked = node.topics.check_new(name, partitions, settings)
-                results.append(_result(node, call, name, None, partitions, checked))
+                results.append(_result(node, call, name, None, partitions, factor, checked))
                 continue
         except KafkaError as refused:
             results.append(_refused(call, name, refused))
@@ -62,20 +63,28 @@ def _partition_count(node: Node, wanted: Any) -> int:
                 ErrorCode.invalid_replica_assignment, f"the only broker is {node.config.node_id}"
             )
         return len(wanted.assignments)
-    if wanted.replication_factor not in (-1, 1):
-        raise KafkaError(
-            ErrorCode.invalid_replication_factor,
-            f"replication factor {wanted.replication_factor} is refused: there is one broker",
-        )
     return node.config.num_partitions if wanted.num_partitions == -1 else int(wanted.num_partitions)
 
 
+def _replication_factor(node: Node, wanted: Any) -> int:
+    if wanted.assignments:
+        return len(wanted.assignments[0].broker_ids)
+    return cluster_view.of(node).replication_factor(int(wanted.replication_factor))
+
+
 def _created(node: Node, call: Call, topic: Topic) -> Any:
-    return _result(node, call, topic.name, topic.id, len(topic.partitions), topic.config)
+    factor = len(cluster_view.of(node).leadership(topic.partitions[0]).replicas)
+    return _result(node, call, topic.name, topic.id, len(topic.partitions), factor, topic.config)
 
 
 def _result(
-    node: Node, call: Call, name: str, topic_id: Any, partitions: int, settings: dict[str, str]
+    node: Node,
+    call: Call,
+    name: str,
+    topic_id: Any,
+    partitions: int,
+    replication_factor: int,
+    settings: dict[str, str],
 ) -> Any:
     return call.build(
         "CreatableTopicResult",
@@ -83,7 +92,7 @@ def _result(
         topic_id=topic_id,
         error_code=ErrorCode.none,
         num_partitions=partitions,
-        replication_factor=1,
+        replication_factor=replication_factor,
         configs=tuple(
             call.build(
                 "CreatableTopicConfigs",

@@ -1,9 +1,10 @@
-"""DescribeCluster (key 60; KIP-700, KIP-919): one broker, which is its own controller."""
+"""DescribeCluster (key 60; KIP-700, KIP-919): the brokers, each of which may be the controller."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from broker import cluster_view
 from broker.call import Call
 from broker.handlers.operations import CLUSTER, allowed
 from wire.errors import ErrorCode
@@ -26,12 +27,15 @@ def handle(node: Node, call: Call, request: Any) -> None:
             brokers=(),
         )
         return
-    host, port = node.advertised
+    view = cluster_view.of(node)
     call.answer(
         error_code=ErrorCode.none,
         endpoint_type=_BROKERS,
         cluster_id=node.cluster_id,
-        controller_id=node.config.node_id,
-        brokers=(call.build("DescribeClusterBroker", broker_id=node.config.node_id, host=host, port=port),),
+        controller_id=view.controller(),
+        brokers=tuple(
+            call.build("DescribeClusterBroker", broker_id=one.id, host=one.host, port=one.port, rack=one.rack)
+            for one in view.brokers()
+        ),
         cluster_authorized_operations=allowed(CLUSTER, request.include_cluster_authorized_operations),
     )

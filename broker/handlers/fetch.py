@@ -8,13 +8,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from broker import cluster_view, leader_hints, read_replica
 from broker.call import Call
+from broker.cluster_view import NOBODY
 from broker.topic import Topic
 from storage.clock import Timer
 from txn.partition import Partition
 from wire.building import to_ms
 from wire.errors import ErrorCode, KafkaError
-from wire.fetch_codec import FetchPartitionResult, FetchTopicResult, encode_fetch_response
+from wire.fetch_codec import (
+    FIRST_WITH_ENDPOINTS,
+    FetchPartitionResult,
+    FetchTopicResult,
+    encode_fetch_response,
+)
 
 if TYPE_CHECKING:
     from broker.node import Node
@@ -48,9 +55,11 @@ class _Fetch:
         "_min_bytes",
         "_node",
         "_order",
+        "_rack",
         "_request",
         "_timer",
         "_topics",
+        "_view",
         "_wait_ms",
         "_watched",
         "_woken",
@@ -66,6 +75,8 @@ class _Fetch:
         allowed = min(getattr(request, "max_bytes", 1 << 31), limits.fetch_bytes)
         self._max_bytes = min(allowed, max(limits.fetch_answer_bytes, request.min_bytes))
         self._committed = getattr(request, "isolation_level", 0) == _READ_COMMITTED
+        self._rack: str = getattr(request, "rack_id", "")
+        self._view = cluster_view.of(node)
         self._timer: Timer | None = None
         self._watched: list[Partition] = []
         self._woken = False
@@ -137,7 +148,8 @@ class _Fetch:
         for at, number in self._order:
             topic, wanted = self._topics[at]
             result, taken = self._read_one(topic, wanted.partitions[number], left, first=size == 0)
-            final = final or result.error is not ErrorCode.none
+            redirected = result.preferred_read_replica != NOBODY
+            final = final or redirected or result.error is not ErrorCode.none
             left -= taken
             size += taken
             found[at, number] = result
@@ -155,6 +167,7 @@ class _Fetch:
     def _read_one(
         self, topic: Topic | None, one: Any, left: int, *, first: bool
     ) -> tuple[FetchPartitionResult, int]:
+        partition: Partition | None = None
         try:
             if topic is None and self._call.version >= TOPIC_ID_VERSION:
                 raise KafkaError(ErrorCode.unknown_topic_id)
@@ -163,11 +176,12 @@ class _Fetch:
                 raise KafkaError(ErrorCode.unknown_topic_or_partition)
             check_leader_epoch(partition, getattr(one, "current_leader_epoch", -1))
             high_watermark, stable = partition.high_watermark, partition.last_stable_offset
+            replica = self._replica_for(partition, one.fetch_offset)
             if one.fetch_offset > partition.end_offset or one.fetch_offset < partition.log_start_offset:
                 raise KafkaError(ErrorCode.offset_out_of_range)
             limit = stable if self._committed else high_watermark
             # Where nothing was found yet, the first batch is sent however little the client wants.
-            if one.fetch_offset >= limit or (left <= 0 and not first):
+            if one.fetch_offset >= limit or replica != NOBODY or (left <= 0 and not first):
                 records: list[Any] = []
                 size = 0
             else:
@@ -185,15 +199,43 @@ class _Fetch:
                     high_watermark,
                     stable,
                     partition.log_start_offset,
+                    preferred_read_replica=replica,
                     records=records,
                 ),
                 size,
             )
         except KafkaError as refused:
-            return FetchPartitionResult(one.partition, refused.code), 0
+            result = FetchPartitionResult(one.partition, refused.code)
+            if refused.code in leader_hints.OF_FETCH and self._call.version >= FIRST_WITH_ENDPOINTS:
+                leader_hints.name_leader(self._view, partition, result)
+            return result, 0
+
+    def _replica_for(self, partition: Partition, fetch_offset: int) -> int:
+        """The replica that the client should rather ask (KIP-392), or NOBODY: it is answered here.
+
+        Raises:
+            KafkaError: this node only follows, and the client named no rack, or the node does not have that offset.
+        """
+        view = self._view
+        if view.leads(partition):
+            if not self._rack:
+                return NOBODY
+            here = next((one.rack for one in view.brokers() if one.id == view.node_id), None)
+            return read_replica.preferred(self._rack, here, view.replicas(partition), fetch_offset)
+        if not self._rack or view.node_id not in view.leadership(partition).replicas:
+            raise KafkaError(ErrorCode.not_leader_or_follower)
+        error = read_replica.follower_error(fetch_offset, partition.log_start_offset, partition.end_offset)
+        if error is not ErrorCode.none:
+            raise KafkaError(error)
+        return NOBODY
 
     def _answer(self, results: list[FetchTopicResult]) -> None:
-        self._call.answer_raw(encode_fetch_response(self._call.version, self._call.correlation_id, results))
+        call = self._call
+        hinted = [one for topic in results for one in topic.partitions if one.leader_id != NOBODY]
+        endpoints = leader_hints.endpoints(self._view.brokers(), hinted) if hinted else ()
+        call.answer_raw(
+            encode_fetch_response(call.version, call.correlation_id, results, node_endpoints=endpoints)
+        )
 
 
 def check_leader_epoch(partition: Partition, current_leader_epoch: int) -> None:

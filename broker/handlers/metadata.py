@@ -1,4 +1,4 @@
-"""Metadata (key 3): the broker, its topics and their leaders; creates topics that are asked for, if allowed."""
+"""Metadata (key 3): the brokers, the topics and their leaders; creates topics that are asked for, if allowed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from broker import cluster_view
 from broker.call import Call
+from broker.cluster_view import NOBODY
 from broker.handlers.operations import CLUSTER, TOPIC, allowed
 from broker.topic import Topic
 from txn.partition import Partition
@@ -77,14 +79,14 @@ def _named(one: Any) -> tuple[UUID | None, str | None]:
 
 def leadership(node: Node, partition: Partition) -> dict[str, Any]:
     """Who leads and holds a partition, as Metadata and DescribeTopicPartitions name it."""
-    node_id = node.config.node_id
+    known = cluster_view.of(node).leadership(partition)
     return {
-        "error_code": ErrorCode.none,
+        "error_code": ErrorCode.none if known.leader != NOBODY else ErrorCode.leader_not_available,
         "partition_index": partition.index,
-        "leader_id": node_id,
-        "leader_epoch": partition.log.term,
-        "replica_nodes": (node_id,),
-        "isr_nodes": (node_id,),
+        "leader_id": known.leader,
+        "leader_epoch": known.epoch,
+        "replica_nodes": known.replicas,
+        "isr_nodes": known.in_sync,
     }
 
 
@@ -109,11 +111,14 @@ def _absent(call: Call, name: str | None, topic_id: Any, code: ErrorCode) -> Any
 
 
 def _answer(node: Node, call: Call, topics: list[Any], asked: bool) -> None:
-    host, port = node.advertised
+    view = cluster_view.of(node)
     call.answer(
-        brokers=(call.build("MetadataResponseBroker", node_id=node.config.node_id, host=host, port=port),),
+        brokers=tuple(
+            call.build("MetadataResponseBroker", node_id=one.id, host=one.host, port=one.port, rack=one.rack)
+            for one in view.brokers()
+        ),
         cluster_id=node.cluster_id,
-        controller_id=node.config.node_id,
+        controller_id=view.controller(),
         topics=tuple(topics),
         cluster_authorized_operations=allowed(CLUSTER, asked),
     )

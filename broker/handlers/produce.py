@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from broker import timestamps
+from broker import cluster_view, leader_hints, timestamps
 from broker.call import Call
+from broker.cluster_view import NOBODY, ClusterView
 from broker.topic import Topic
 from storage.layout import Appended
 from storage.range_log import RangeLog
@@ -52,12 +53,14 @@ class _Produce:
         "results",
         "transactional",
         "two_phase",
+        "view",
         "waiting",
         "written",
     )
 
-    def __init__(self, call: Call, request: Any, now_ms: int) -> None:
+    def __init__(self, call: Call, request: Any, now_ms: int, view: ClusterView) -> None:
         self.call = call
+        self.view = view
         self.request = request
         self.now_ms = now_ms
         self.results: list[ProduceTopicResult] = []
@@ -68,7 +71,7 @@ class _Produce:
         self.two_phase = False
         """Of a transaction that must outlive a power cut (KIP-939): answered when all of it is on the disk."""
         self.failed: dict[RangeLog, Exception] = {}
-        self.written: list[tuple[ProducePartitionResult, RangeLog]] = []
+        self.written: list[tuple[ProducePartitionResult, Partition, RangeLog]] = []
         self.waiting = 0
 
 
@@ -77,7 +80,7 @@ def handle(node: Node, call: Call, request: Any) -> None:
     if acks not in (-1, 0, 1):
         _answer_all(call, request, ErrorCode.invalid_required_acks)
         return
-    state = _Produce(call, request, node.scheduler.now_ms())
+    state = _Produce(call, request, node.scheduler.now_ms(), cluster_view.of(node))
     by_id = call.version >= TOPIC_ID_VERSION
     for data in request.topic_data:
         topic = node.topics.get_by_id(data.topic_id) if by_id else node.topics.get(data.name)
@@ -106,6 +109,8 @@ def _append(
             raise KafkaError(ErrorCode.unknown_topic_id)
         partition = node.topics.partition(topic, part.index)
         assert topic is not None
+        if not state.view.leads(partition):
+            raise KafkaError(ErrorCode.not_leader_or_follower)
         records = part.records
         rules = topic.rules
         header = validate_produced(
@@ -168,12 +173,15 @@ def _append(
         start = -1
         if partition is not None and refused.code in _OF_THE_LOG:
             start = partition.log_start_offset
-        return ProducePartitionResult(
+        result = ProducePartitionResult(
             part.index,
             _code_for(call, refused.code),
             log_start_offset=start,
             error_message=refused.message,
         )
+        if refused.code in leader_hints.OF_PRODUCE:
+            leader_hints.name_leader(state.view, partition, result)
+        return result
 
 
 def _check_keys(records: Any, partition: Partition) -> None:
@@ -210,7 +218,7 @@ def _accepted(
         append_time_ms,
         partition.log_start_offset,
     )
-    state.written.append((result, partition.log))
+    state.written.append((result, partition, partition.log))
     return result
 
 
@@ -269,17 +277,24 @@ def _answer(state: _Produce) -> None:
     if state.failed:
         _mark_failed(state)
     call = state.call
-    call.answer_raw([encode_produce_response(call.version, call.correlation_id, state.results)])
+    results = [one for topic in state.results for one in topic.partitions]
+    hinted = [one for one in results if one.leader_id != NOBODY]
+    endpoints = leader_hints.endpoints(state.view.brokers(), hinted) if hinted else ()
+    call.answer_raw(
+        [encode_produce_response(call.version, call.correlation_id, state.results, node_endpoints=endpoints)]
+    )
 
 
 def _mark_failed(state: _Produce) -> None:
-    """What was written to a log that failed, or went with its topic, is not there."""
-    for result, log in state.written:
+    """What was written to a log that failed, went with its topic, or has another leader now, is not there."""
+    for result, partition, log in state.written:
         error = state.failed.get(log)
         if error is not None:
             result.error = error.code if isinstance(error, KafkaError) else ErrorCode.kafka_storage_error
             result.error_message = str(error)
             result.base_offset = result.log_append_time = result.log_start_offset = -1
+            if result.error in leader_hints.OF_PRODUCE:
+                leader_hints.name_leader(state.view, partition, result)
 
 
 def _answer_acks_0(state: _Produce) -> None:

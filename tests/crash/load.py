@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from confluent_kafka import KafkaException, Producer
@@ -51,8 +51,17 @@ ProducerFactory = Callable[[str, str], TransactionalProducer]
 class Load:
     """All producers together. Counters may be read at any time; `events` when the load has stopped."""
 
-    def __init__(self, address: str, seed: int, *, librdkafka: int = 4, kafka_python: int = 1) -> None:
+    def __init__(
+        self,
+        address: str,
+        seed: int,
+        *,
+        librdkafka: int = 4,
+        kafka_python: int = 1,
+        topics: Sequence[str] = TOPICS,
+    ) -> None:
         self.address = address
+        self.topics = topics
         self.events: list[ClientEvent] = []
         self.counts: Counter[str] = Counter()
         """What happened: "commit acked", "errors librdkafka commit _TIMED_OUT", ..."""
@@ -224,7 +233,7 @@ class TransactionalWorker(Worker):
 
     def write(self, client: TransactionalProducer) -> bool:
         """Fills the transaction; False: it is over already."""
-        places = [(topic, partition) for topic in TOPICS for partition in range(PARTITIONS)]
+        places = [(topic, partition) for topic in self.load.topics for partition in range(PARTITIONS)]
         chosen = self.rng.sample(places, self.rng.randint(1, 4))
         for topic, partition in chosen * self.rng.choice([1, 1, 2]):
             for _ in range(self.rng.randint(1, 2)):
@@ -354,7 +363,7 @@ class PlainWorker(Worker):
             self.incarnation += 1
             self.lost = False
         for _ in range(self.rng.randint(1, 3)):
-            topic, partition = self.rng.choice(TOPICS), self.rng.randrange(PARTITIONS)
+            topic, partition = self.rng.choice(self.load.topics), self.rng.randrange(PARTITIONS)
             value = f"{self.name}/{self.incarnation}/{next(self.values)}"
             sent = Sent(f"{self.name}/{self.incarnation}", None, topic, partition, value)
             self.load.events.append(sent)

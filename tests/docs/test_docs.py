@@ -42,7 +42,7 @@ def test_the_settings_in_the_operations_guide_are_all_of_them_with_their_default
     assert set(shown) | {"limits"} == set(defaults)
     assert set(shown["limits"]) == set(Limits.__struct_fields__)
     assert shown["limits"] == defaults["limits"]
-    of_a_place = {"data", "listen", "advertised_listener"}
+    of_a_place = {"data", "listen", "advertised_listener", "cluster_secret_file"}
     assert {k: v for k, v in shown.items() if k not in of_a_place | {"limits"}} == {
         k: v for k, v in defaults.items() if k not in of_a_place | {"limits"}
     }

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from wire import codec, group_transactions, layouts, private_api
+from wire import cluster, codec, group_transactions, layouts, private_api
 from wire.apis import APIS, ApiKey
 from wire.batch import TRANSACTIONAL_BIT
 from wire.building import EPOCH
@@ -159,6 +159,20 @@ def _group_transaction(chance: random.Random) -> group_transactions.Request:
     )
 
 
+def _cluster(chance: random.Random) -> cluster.Request:
+    node, dry_run = chance.choice((0, 1, 2, (1 << 31) - 1)), chance.random() < 0.3
+    return chance.choice(
+        (
+            cluster.Status(),
+            cluster.Add(
+                node=node, dry_run=dry_run, peer=chance.choice(("", "h:1")), rack=chance.choice(("", "a"))
+            ),
+            cluster.Drain(node=node, dry_run=dry_run, undo=chance.random() < 0.5),
+            cluster.Remove(node=node, dry_run=dry_run),
+        )
+    )
+
+
 def request(chance: random.Random, correlation_id: int) -> tuple[int, int, bytes]:
     """(API key, version, frame) of a request that its schema can write."""
     if chance.random() < 0.1:
@@ -166,6 +180,7 @@ def request(chance: random.Random, correlation_id: int) -> tuple[int, int, bytes
             (
                 (ApiKey.SEALOG_LAYOUT, _layout(chance)),
                 (ApiKey.SEALOG_GROUP_TRANSACTION, _group_transaction(chance)),
+                (ApiKey.SEALOG_CLUSTER, _cluster(chance)),
             )
         )
         return key, 0, private_api.encode_request(key, correlation_id, "fuzz", message)

@@ -1,7 +1,7 @@
 """A replicated log as a process: `python -m tests.raftish.service '{"node": 1, ...}'`.
 
 A client sends lines of JSON: {"op": "append", "group": g, "text": ...}, {"op": "read", "group": g}, {"op": "status"};
-each gets one line back, an append when it is committed.
+each gets one line back, an append when it is committed. A hasty service is wrong on purpose: it does not wait.
 """
 
 from __future__ import annotations
@@ -56,9 +56,10 @@ class Receiver:
 
 
 class Service:
-    def __init__(self, node, groups, peers, listen, folder):
+    def __init__(self, node, groups, peers, listen, folder, hasty=False):
         self.peers = {int(peer): tuple(address) for peer, address in peers.items()}
         self.node = node
+        self.hasty = hasty
         self.listen = listen
         loop = asyncio.get_running_loop()
         scheduler = LoopScheduler(loop)
@@ -103,6 +104,8 @@ class Service:
         try:
             if request["op"] == "append":
                 group.propose([request["text"].encode()], settle)
+                if self.hasty:
+                    settle(None)
             else:
                 group.read(settle)
             error = await done

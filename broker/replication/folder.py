@@ -1,0 +1,43 @@
+"""The marker of a cluster's data folder: which node it is of. A folder of another make is refused, never touched."""
+
+from __future__ import annotations
+
+from broker.data_folder import ForeignFolder
+from storage.disk import Disk
+
+MARKER = "CLUSTER"
+FORMAT_VERSION = 1
+
+
+def claim(disk: Disk, node_id: int) -> None:
+    """Check the marker; write it into an empty folder.
+
+    Raises:
+        ForeignFolder: the folder is of a broker alone, of another node, of another format, or holds something else.
+    """
+    line = f"sealog cluster format {FORMAT_VERSION} node {node_id}"
+    if disk.exists(MARKER):
+        file = disk.open_readonly(MARKER)
+        try:
+            text = file.pread(128, 0).decode("ascii", "replace").strip()
+        finally:
+            file.close()
+        if text != line:
+            raise ForeignFolder(f"its marker says {text!r}, not {line!r}")
+        return
+    new = MARKER + ".new"
+    strangers = [name for name in disk.list("") if name not in (new, "lock")]
+    if strangers:
+        raise ForeignFolder(
+            f"it holds {strangers[0]!r} and {len(strangers) - 1} more: a cluster begins with empty folders"
+        )
+    if disk.exists(new):
+        disk.remove(new)
+    file = disk.open(new, create=True)
+    try:
+        file.pwritev([line.encode() + b"\n"], 0)
+        file.flush()
+    finally:
+        file.close()
+    disk.rename(new, MARKER)
+    disk.flush_dir("")

@@ -1,0 +1,67 @@
+"""Placement in a cluster whose one group holds everything: nodes on record, and a leader that leaves a draining node.
+
+Runs with the node that leads, on its scheduler, and ends with it. All nodes have everything, so there are no replicas to
+move; members are those that the nodes were started with.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from broker.cluster_view import ClusterView
+from broker.node_registry import NodeRecord, NodeRegistry
+from broker.placement import Move, MoveLeader, Policy, RangeView
+from broker.placement_driver import PlacementDriver
+from storage.clock import Scheduler
+from txn.metastore import MetaStore, MetaStoreError
+
+log = logging.getLogger("sealog")
+
+
+class LeaderPlacement:
+    """A `broker.placement_driver.Surroundings`. `hand_over(node)` makes that node the leader, or tries."""
+
+    def __init__(
+        self, store: MetaStore, view: ClusterView, scheduler: Scheduler, hand_over: Callable[[int], None]
+    ) -> None:
+        self._registry = NodeRegistry(store, scheduler.now_ms)
+        self._view = view
+        self._hand_over = hand_over
+        self._driver = PlacementDriver(self, scheduler, self._policy)
+
+    def close(self) -> None:
+        self._driver.close()
+
+    def _policy(self) -> Policy:
+        """As many replicas as there are members: none is moved."""
+        return Policy(replication_factor=max((len(one.replicas) for one in self._view.ranges()), default=1))
+
+    def in_charge(self) -> bool:
+        return self._view.controller() == self._view.node_id
+
+    def nodes(self) -> Mapping[int, NodeRecord]:
+        """With what the nodes said of themselves noted."""
+        known = self._registry.all()
+        try:
+            for one in self._view.brokers():
+                said = {"address": f"{one.host}:{one.port}", "rack": one.rack or ""}
+                self._registry.change(one.id, "start" if one.id in known else "found", **said)
+        except MetaStoreError as error:
+            log.info("nodes are not noted: %s", error)
+        return self._registry.all()
+
+    def away(self) -> Collection[int]:
+        return self._view.away()
+
+    def ranges(self) -> Sequence[RangeView]:
+        return [one.for_placement() for one in self._view.ranges()]
+
+    def order(self, move: Move) -> None:
+        if isinstance(move, MoveLeader):
+            self._hand_over(move.target)
+        else:
+            log.warning("placement: %s: not possible while the cluster runs", move)
+
+    def emptied(self, node: int) -> None:
+        """No node is ever emptied."""

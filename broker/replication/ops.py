@@ -1,0 +1,60 @@
+"""Changes of a tree of files, as the payloads of log entries. Pure.
+
+A file goes by a number that is given once and never again, so that doing a run of changes once more, over files that
+have seen all or part of it, ends in the same bytes: that is how a node starts after a crash. Names are a table of their
+own (`tree`), which a checkpoint holds as of one index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any, Final
+
+import msgpack
+
+
+class Code(IntEnum):
+    CREATE = 1
+    """path, number"""
+    WRITE = 2
+    """number, position, bytes"""
+    ALLOCATE = 3
+    """number, position, size"""
+    TRUNCATE = 4
+    """number, size"""
+    REMOVE = 5
+    """path"""
+    RENAME = 6
+    """old path, new path; what had the new name is removed"""
+    MAKE_DIR = 7
+    """path, whose parent is there"""
+    REMOVE_DIR = 8
+    """path"""
+
+
+Change = Sequence[Any]
+"""A code and its arguments."""
+
+OF_CONTENT: Final = frozenset({Code.WRITE, Code.ALLOCATE, Code.TRUNCATE})
+
+OVERHEAD_BYTES: Final = 64
+"""At most, of a change without its bytes and paths."""
+
+
+class BadChange(ValueError):
+    """A payload that no leader of this version proposes."""
+
+
+def encode(changes: Sequence[Change]) -> bytes:
+    packed: bytes = msgpack.packb(changes)
+    return packed
+
+
+def decode(payload: bytes) -> list[Change]:
+    """Raises `BadChange`."""
+    try:
+        changes = msgpack.unpackb(payload, use_list=False)
+        return [(Code(change[0]), *change[1:]) for change in changes]
+    except (ValueError, TypeError, IndexError, msgpack.UnpackException) as error:
+        raise BadChange(f"not a list of changes: {error}") from error

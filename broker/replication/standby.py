@@ -1,0 +1,83 @@
+"""What a node answers that does not lead: whatever belongs to the data, NOT_LEADER_OR_FOLLOWER; the rest the leader does.
+
+Sessions meet it in place of a node. `Relay` hands a request on to the leader as it came, and its answer back: that is how
+Metadata and FindCoordinator name the leader wherever they are asked. Without a leader the connection is closed, on
+which clients try another node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NoReturn, Protocol
+
+from broker.call import Call
+from broker.cluster_view import ClusterView
+from broker.config import BrokerConfig
+from broker.handlers import HANDLERS, api_versions, fetch, list_offsets, offset_for_leader_epoch, produce
+from storage.clock import Scheduler
+from wire import codec, private_api
+from wire.apis import APIS, ApiKey
+from wire.errors import ErrorCode, KafkaError
+
+_OF_DATA: Final = {
+    ApiKey.API_VERSIONS: api_versions.handle,
+    ApiKey.PRODUCE: produce.handle,
+    ApiKey.FETCH: fetch.handle,
+    ApiKey.LIST_OFFSETS: list_offsets.handle,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: offset_for_leader_epoch.handle,
+}
+
+
+class Relay(Protocol):
+    """Takes whole request frames to the leader."""
+
+    def ask(self, frame: bytes, done: Callable[[bytes | None], None]) -> None:
+        """`done` with the whole answering frame, or with None where there is no leader, or it went."""
+        ...
+
+
+class _Elsewhere:
+    """In place of a node's topics: all are led elsewhere."""
+
+    def get(self, name: str) -> _Elsewhere:
+        return self
+
+    def get_by_id(self, topic_id: Any) -> _Elsewhere:
+        return self
+
+    def partition(self, topic: Any, index: int) -> NoReturn:
+        raise KafkaError(ErrorCode.not_leader_or_follower, "another node leads it")
+
+
+class Standby:
+    """In place of a `broker.node.Node`, for sessions."""
+
+    def __init__(
+        self, config: BrokerConfig, scheduler: Scheduler, relay: Relay, cluster: ClusterView | None = None
+    ) -> None:
+        self.config = config
+        self.scheduler = scheduler
+        self.cluster = cluster
+        self.topics = _Elsewhere()
+        self._relay = relay
+        self.handlers: Mapping[int, Callable[[Any, Call, Any], None]] = {
+            key: _OF_DATA.get(ApiKey(key), self._hand_on) for key in HANDLERS
+        }
+
+    def _hand_on(self, node: Any, call: Call, request: Any) -> None:
+        if APIS[call.api_key].is_private:
+            frame = private_api.encode_request(call.api_key, call.correlation_id, call.client_id, request)
+        else:
+            frame = codec.encode_request(
+                call.api_key, call.version, call.correlation_id, call.client_id, request
+            )
+
+        def answered(answer: bytes | None) -> None:
+            if call.abandoned:
+                return
+            if answer is None:
+                call.disconnect("the cluster has no leader at the moment")
+            else:
+                call.answer_raw([answer])
+
+        self._relay.ask(frame, answered)

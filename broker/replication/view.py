@@ -1,0 +1,86 @@
+"""What the leader's handlers know of the cluster: who is there, who leads. In a node's attribute `cluster`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from broker.cluster_view import CURRENT_LAG, Broker, Leadership, RangeStatus
+from broker.read_replica import Replica
+from raftish.host import Group
+from txn.partition import Partition
+from wire.errors import ErrorCode, KafkaError
+
+class View:
+    """As the leader sees it."""
+
+    def __init__(
+        self,
+        node_id: int,
+        peers: Sequence[int],
+        group: Group,
+        heard: Callable[[], Sequence[Broker]],
+        led_since_ms: int,
+    ) -> None:
+        self.node_id = node_id
+        self._peers = tuple(sorted(peers))
+        self._group = group
+        self._heard = heard
+        self._led_since_ms = led_since_ms
+
+    @property
+    def fixed_members(self) -> bool:
+        return True
+
+    def brokers(self) -> Sequence[Broker]:
+        return self._heard()
+
+    def controller(self) -> int:
+        return self.node_id
+
+    def coordinator(self, kind: int, key: str) -> int:
+        return self.node_id
+
+    def leads(self, partition: Partition) -> bool:
+        return True
+
+    def replicas(self, partition: Partition) -> Sequence[Replica]:
+        """None but the leader can be read from."""
+        return ()
+
+    def leadership(self, partition: Partition | None) -> Leadership:
+        lag = self.lag()
+        in_sync = tuple(node for node in self._peers if lag.get(node, 0) <= CURRENT_LAG)
+        epoch = partition.log.term if partition is not None else -1
+        return Leadership(self.node_id, epoch, self._peers, in_sync)
+
+    def lag(self) -> dict[int, int]:
+        """Of each node: how many entries it is behind. A node that is away counts as behind by all."""
+        raft = self._group.raft
+        here = {broker.id for broker in self._heard()}
+        lag = {self.node_id: 0}
+        if raft.leadership is not None:
+            for node, progress in raft.leadership.progress.items():
+                if node != self.node_id:
+                    away = 0 if node in here else CURRENT_LAG + 1
+                    lag[node] = max(raft.log.last_index - progress.match, away)
+        return lag
+
+    def ranges(self) -> Sequence[RangeStatus]:
+        """Everything is one log."""
+        raft = self._group.raft
+        return [
+            RangeStatus("everything", self._peers, self.node_id, raft.term, (), self.lag(), self._led_since_ms)
+        ]
+
+    def away(self) -> Collection[int]:
+        here = {broker.id for broker in self._heard()}
+        return [node for node in self._peers if node not in here]
+
+    def replication_factor(self, wanted: int) -> int:
+        """All nodes have everything."""
+        if wanted == -1 or 1 <= wanted <= len(self._peers):
+            return len(self._peers)
+        raise KafkaError(
+            ErrorCode.invalid_replication_factor,
+            f"replication factor {wanted} is refused: the cluster has {len(self._peers)} nodes, which have everything",
+        )

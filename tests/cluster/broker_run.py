@@ -1,0 +1,37 @@
+"""Faults on a cluster of brokers under transactional load, as one call."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.cluster.campaign import Campaign
+from tests.cluster.machines import BrokerCluster
+from tests.history import Violation
+from tests.support.broker_process import CHECKOUT
+
+
+def brokers_make_clusters() -> bool:
+    """Whether this checkout's `sealog serve` can be a node of a cluster."""
+    text = subprocess.run(
+        [sys.executable, "-m", "broker", "serve", "--help"],
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return "--peers" in text.stdout
+
+
+def run_brokers(folder: Path, nodes: int, seed: int, faults: int) -> list[Violation]:
+    """The violations. Prints times and counts, also when the run fails."""
+    from tests.cluster.broker_load import BrokerLoad
+
+    with BrokerCluster(folder, nodes) as cluster:
+        load = BrokerLoad(cluster.bootstrap, seed, min(3, nodes))
+        try:
+            return Campaign(cluster, load, seed=seed, faults=faults).run()
+        finally:
+            load.close()
+            print(load.report(), flush=True)

@@ -1,0 +1,68 @@
+"""Clusters of real processes under faults: nothing acknowledged is lost, and service comes back each time.
+
+SEALOG_CLUSTER_FAULTS: how many faults brokers get. SEALOG_CLUSTER_SEED: repeats a plan.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+
+from tests.cluster.broker_run import brokers_make_clusters, run_brokers
+from tests.cluster.campaign import Campaign, Limits
+from tests.cluster.faults import KINDS, Fault, Trouble, troubles
+from tests.cluster.line_load import LineLoad
+from tests.cluster.machines import RaftishCluster
+from tests.crash.isolated import isolated
+from tests.history.violations import LOST_PLAIN
+
+FAULTS = int(os.environ.get("SEALOG_CLUSTER_FAULTS", "100"))
+NODES = (1, 2, 3)
+
+
+def chosen_seed():
+    return int(os.environ.get("SEALOG_CLUSTER_SEED", "0")) or random.randrange(1, 1 << 31)
+
+
+def test_a_plan_has_every_kind_and_is_repeated_by_its_seed():
+    plan = list(troubles(4, 2 * len(KINDS), NODES))
+    assert plan == list(troubles(4, 2 * len(KINDS), NODES))
+    assert plan != list(troubles(5, 2 * len(KINDS), NODES))
+    firsts = [trouble.faults[0].kind for trouble in plan]
+    assert sorted(firsts[: len(KINDS)]) == sorted(firsts[len(KINDS) :]) == sorted(KINDS)
+    for trouble in plan:
+        for fault in trouble.faults:
+            assert all(fault.node in way for way in fault.ways(NODES))
+            assert (fault.other is not None) == (fault.kind in ("part", "one way"))
+
+
+def test_logs_lose_nothing_under_every_kind_of_fault(tmp_path):
+    with RaftishCluster(tmp_path) as cluster:
+        load = LineLoad(cluster, 1)
+        campaign = Campaign(cluster, load, seed=chosen_seed(), faults=len(KINDS))
+        violations = campaign.run()
+    assert not violations, "\n".join(map(str, violations[:10]))
+    assert sum(map(len, campaign.times.after.values())) == len(KINDS)
+
+
+def test_a_log_that_acknowledges_too_early_is_found_out(tmp_path):
+    """Cut off each node in turn: whoever leads goes on telling its writers that all is well."""
+    plan = [Trouble((Fault("isolate", node),), 1.5, False) for node in NODES]
+    with RaftishCluster(tmp_path, groups=1, hasty=True) as cluster:
+        load = LineLoad(cluster, 1)
+        campaign = Campaign(cluster, load, seed=1, faults=3, plan=plan, limits=Limits(back_s=30))
+        kinds = {violation.kind for violation in campaign.run()}
+    assert LOST_PLAIN in kinds
+
+
+def test_brokers_lose_nothing_and_come_back_after_every_fault(tmp_path):
+    if not brokers_make_clusters():
+        pytest.skip("`sealog serve` has no --peers: brokers do not make clusters yet")
+    isolated(shake_brokers, tmp_path)
+
+
+def shake_brokers(folder):
+    violations = run_brokers(folder, 3, chosen_seed(), FAULTS)
+    assert not violations, "\n".join(map(str, violations[:30]))
