@@ -53,8 +53,8 @@ def test_no_seed_finds_anything(first: int) -> None:
 
 @pytest.mark.parametrize("seed", [109456, 113113, 117525, 117528])
 def test_seeds_of_the_long_run_that_found_something(seed: int) -> None:
-    """A sink forgot an attempt; damage met by the reader of a start; a compacted file that could not be opened; growth after
-    the metadata store had failed."""
+    """A sink forgot an attempt; a start met damage; a compacted file could not be opened; a topic
+    grew after the metadata store had failed."""
     result = simulate(draw_plan(seed))
     assert not result.failed, result.violations[:10]
 
