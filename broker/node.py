@@ -47,6 +47,9 @@ from wire.errors import KafkaError
 log = logging.getLogger("sealog")
 
 METADATA_FOLDER = "metadata"
+METADATA_LINGER_MS = 500
+"""What nobody waits for, as COMMITTED (T1), goes with the next commit's flush: one of its own would be under way, and
+waited for, when that comes."""
 
 
 @dataclass(slots=True)
@@ -116,7 +119,8 @@ class Node:
             keys.SCHEMA,
             self.scheduler,
             Options(
-                flush_linger_ms=self.config.flush_linger_ms, snapshot_log_bytes=self.config.snapshot_log_bytes
+                flush_linger_ms=max(METADATA_LINGER_MS, self.config.flush_linger_ms),
+                snapshot_log_bytes=self.config.snapshot_log_bytes,
             ),
             durable_lsn=self._durable_note.lsn,
         )
