@@ -17,7 +17,7 @@ from storage.clock import Periodic, Scheduler
 from storage.compaction import Candidate, Choice, Policy, choose
 from storage.compaction_job import Job, JobDone, JobSegment, Outcome, Rewritten
 from storage.disk import Disk
-from storage.format import segment_name, settled_name
+from storage.format import CorruptLog, segment_name, settled_name
 from storage.layout import LayoutChanged
 from storage.segment import Segment
 from txn.metastore import MetaStore
@@ -62,6 +62,9 @@ class Compactor:
         self._closed = False
         self._failed: set[Topic] = set()
         """Left alone until the next interval, so that the others have their turn."""
+        self._unread: dict[Topic, tuple[Job, Outcome]] = {}
+        """The layout names new files that could not be opened. They must not be written anew meanwhile, as the next job
+        would do: it gives its files the same names."""
         self._sweeps = Periodic(scheduler, interval_ms, self._begin)
 
     def close(self) -> None:
@@ -70,6 +73,9 @@ class Compactor:
 
     def _begin(self) -> None:
         self._failed.clear()
+        unread, self._unread = self._unread, {}
+        for topic, (job, outcome) in unread.items():
+            self._take_over(topic, job, outcome)
         self.run()
 
     def run(self) -> None:
@@ -77,7 +83,8 @@ class Compactor:
         if self._running or self._closed:
             return
         for topic in self._topics:
-            choice = self._choose(topic) if topic not in self._failed else None
+            left_alone = topic in self._failed or topic in self._unread
+            choice = None if left_alone else self._choose(topic)
             if choice is not None:
                 self._running = True
                 log.info("compacting %s: %s", topic.name, choice.reason)
@@ -172,10 +179,7 @@ class Compactor:
                     # Else the layout may name the new files; a restart finds out.
                     self._remove(topic, rewritten)
                 return
-            if job.join:
-                self._switch_joined(topic, outcome)
-            else:
-                self._switch(topic, rewritten)
+            self._take_over(topic, job, outcome)
             self.run()
 
         def changed(current: layouts.Layout) -> layouts.Layout:
@@ -188,10 +192,21 @@ class Compactor:
         more_ops = merge_resolved(self._store, outcome.joined, rewritten[0].segment_id) if job.join else []
         self._layout_store.change(topic.name, changed, published, more_ops=more_ops)
 
-    def _switch(self, topic: Topic, rewritten: list[Rewritten]) -> None:
-        """The layout durably names the new files: readers go there from this turn on."""
+    def _take_over(self, topic: Topic, job: Job, outcome: Outcome) -> None:
+        """The layout durably names the new files: readers go there from this turn on, or once they can be opened."""
         if self._topics.get(topic.name) is not topic:
             return
+        try:
+            if job.join:
+                self._switch_joined(topic, outcome)
+            else:
+                self._switch(topic, outcome.segments)
+        except (OSError, CorruptLog) as error:
+            log.warning("compaction of %s: its files are read as they were, for now: %s", topic.name, error)
+            self._unread[topic] = (job, outcome)
+
+    def _switch(self, topic: Topic, rewritten: list[Rewritten]) -> None:
+        """Does nothing anew where it is called again."""
         directory = layouts.directory(topic.name, topic.id)
         segments = self._segments(topic)
         for one in rewritten:
@@ -218,8 +233,6 @@ class Compactor:
 
     def _switch_joined(self, topic: Topic, outcome: Outcome) -> None:
         """As `_switch`: one file has taken the place of several."""
-        if self._topics.get(topic.name) is not topic:
-            return
         (one,) = outcome.segments
         segments = self._segments(topic)
         olds = [segments[segment_id] for segment_id in (*outcome.joined, one.segment_id)]

@@ -102,6 +102,11 @@ class TopicChanges:
             self._drop(log, segment_id)
             end(_deleted(topic))
             return
+        if self._store.failure is not None:
+            # The layout in memory may be ahead of the topic then: by a range whose record never became durable.
+            self._drop(log, segment_id)
+            end(storage_error(f"topic {topic.name!r}", self._store.failure))
+            return
         info = SegmentInfo(segment_id, log.first, log.last, "ACTIVE")
         ops: list[Op] = [
             Put(keys.topic(topic.name), {**record.value, "partitions": log.last + 1}, record.version),

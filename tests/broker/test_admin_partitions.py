@@ -244,6 +244,15 @@ def test_a_disk_that_fails_leaves_the_topic_as_it_was(kind: str) -> None:
     assert read_all(world.client(), "t", 3)[0] == [b"new"]
 
 
+def test_after_the_metadata_store_has_failed_nothing_grows_and_everybody_hears_so() -> None:
+    """The layout in memory is ahead by the range whose record never became durable."""
+    world = world_with_topic()
+    world.disk.fail("flush", "metadata")
+    for _ in range(3):
+        assert grow(world.client(), "t", 4) is ErrorCode.kafka_storage_error
+    assert partition_count(world.client()) == 2
+
+
 @pytest.mark.parametrize("v2", [False, True], ids=["v1", "v2"])
 @pytest.mark.parametrize("keep", ["none", "prefix", "all"])
 def test_a_transaction_spans_old_and_new_ranges_and_commits_as_one(v2: bool, keep: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Mapping
 
@@ -20,6 +21,7 @@ from support.sim_producer import (
 
 from broker.config import Limits
 from storage.compaction import Candidate, Choice, Policy, choose
+from storage.format import segment_name
 from txn import keys
 from wire.apis import ApiKey
 from wire.batch import TRANSACTIONAL_BIT, parse_header
@@ -297,6 +299,26 @@ def test_a_power_cut_at_every_turn_of_a_compaction(turn: int, keep: str) -> None
     compacted(world)
     assert read(world.client()) == expected
     assert len(files_on_disk(world)) == 4
+
+
+@pytest.mark.parametrize("after", [1, 2, 3])
+def test_a_new_file_that_cannot_be_read_is_taken_over_later_and_never_written_anew(
+    after: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Out of file descriptors, say: the layout names the file, and the next job would give its own the same name."""
+    world = world_with_topic()
+    for number in range(3):
+        write(world, *[(b"%d" % key, b"%d" % number) for key in range(3)])
+        seal(world)
+    number = world.node.topics.get("t").ranges[0].segments[0].segment_id  # type: ignore[union-attr]
+    world.disk.fail("read", segment_name(number, 1), error=errno.EMFILE, times=3, after=after)
+    for _ in range(6):
+        compacted(world)
+        assert read(world.client()).items() >= {6 + key: (b"%d" % key, b"2") for key in range(3)}.items()
+    assert "its files are read as they were, for now" in caplog.text, "the fault met the switch"
+    assert generations(world)[0] == 1
+    world.kill()
+    assert read(world.client()) == {6 + key: (b"%d" % key, b"2") for key in range(3)}
 
 
 @pytest.mark.parametrize("seed", range(10))

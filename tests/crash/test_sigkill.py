@@ -9,7 +9,7 @@ from tests.crash.isolated import isolated
 from tests.crash.rounds import CrashRun, Plan, chosen_seed
 from tests.support.broker_process import BrokerProcess
 
-ROUNDS = int(os.environ.get("SEALOG_CRASH_ROUNDS", "200"))
+ROUNDS = int(os.environ.get("SEALOG_CRASH_ROUNDS", "100"))
 
 
 def test_sigkill_at_random_moments(tmp_path):

@@ -147,7 +147,7 @@ PLANTED = [
     ),
     Planted(
         "settlement speaks of what is not durable",
-        "settlement",
+        "settlement-passes",
         settlement.Settlement,
         "run",
         "partition.last_stable_offset",

@@ -137,13 +137,18 @@ def two_at_once(crashes: int = 1) -> World:
     return _begun(world)
 
 
-def settlement(crashes: int = 1, ticks: int = 3) -> World:
+def settlement(crashes: int = 1, ticks: int = 1) -> World:
     """An aborted and a committed transaction are settled pass by pass while a third one stays open; then a crash."""
     world = _arranged(World({"crash": crashes, "tick": ticks}, CUTS), 1, 1)
     first, second = Writer(world, "a"), Writer(world, "b")
     _script(world, [first.send(0), first.end(False), first.send(0), first.end(True)])
     _script(world, [second.send(0)])
     return _begun(world)
+
+
+def settlement_passes(crashes: int = 1, ticks: int = 3) -> World:
+    """The same over several passes: too many states to see all of them."""
+    return settlement(crashes, ticks)
 
 
 def group(crashes: int = 1) -> World:
@@ -232,6 +237,7 @@ SCENARIOS: dict[str, Callable[..., World]] = {
     "parallel-prepare": parallel_prepare,
     "two-at-once": two_at_once,
     "settlement": settlement,
+    "settlement-passes": settlement_passes,
     "group": group,
     "split": split,
     "retired-parent": retired_parent,

@@ -142,7 +142,7 @@ class Machine:
             self._died()
             return
         except (CorruptLog, CorruptStore, LostCommit, ForeignFolder, KafkaError) as refusal:
-            # A KafkaError: damage that a reader met who looked for transactions; `sealog serve` says so.
+            # A KafkaError: damage that a reader of the start met; `sealog serve` says so.
             process.alive = False
             self.refusal = f"{type(refusal).__name__}: {refusal}"
             raise Refused(self.refusal) from refusal

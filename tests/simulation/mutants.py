@@ -264,7 +264,7 @@ MUTANTS: dict[str, Mutant] = {
     "no-epoch-check": Mutant(10, _no_epoch_check),
     "init-without-fence": Mutant(5, _init_without_fence),
     "no-duplicates-known": Mutant(20, _no_duplicates_known),
-    "children-before-parents": Mutant(100, _children_before_parents),
+    "children-before-parents": Mutant(300, _children_before_parents),
     "reader-skips-a-parent": Mutant(5, _reader_skips_a_parent),
     "retention-before-log-start": Mutant(5, _retention_before_log_start),
     "compaction-keeps-aborted": Mutant(10, _compaction_keeps_aborted),
