@@ -58,7 +58,9 @@ def main() -> None:
     help="All nodes of the cluster, this one too, where they reach each other.  [default: none, a broker alone]",
 )
 @click.option(
-    "--cluster-secret-file", metavar="FILE", help="What only the nodes know.  [default: $SEALOG_CLUSTER_SECRET]"
+    "--cluster-secret-file",
+    metavar="FILE",
+    help="What only the nodes know.  [default: $SEALOG_CLUSTER_SECRET]",
 )
 @click.option("-v", "--verbose", is_flag=True, help="Log every connection that is closed, and why.")
 def serve(

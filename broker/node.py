@@ -12,8 +12,8 @@ from typing import Any
 from uuid import UUID
 
 from broker import data_folder, group_views
-from broker.call import Call
 from broker.broker_settings import BrokerSettings, Level
+from broker.call import Call
 from broker.compactor import Compactor, Worker
 from broker.config import BrokerConfig
 from broker.durable_ends import DurableEnds
@@ -25,8 +25,8 @@ from broker.layout_controller import LayoutController
 from broker.layout_load import LayoutBalancer
 from broker.layout_policy import Decision, Policy
 from broker.offset_expiry import OffsetExpiry
-from broker.replication.view import View
 from broker.removals import Removals
+from broker.replication.view import View
 from broker.retention import Retention
 from broker.settled_files import SettledFiles
 from broker.settled_segments import SettledSegments

@@ -17,6 +17,7 @@ import msgpack
 from broker.config import BrokerConfig
 from broker.node import Node
 from broker.replication.disk import ReplicatedDisk
+from broker.replication.folder import make_dir_durable
 from broker.replication.hard_state import HardStateFile
 from broker.replication.life import Life
 from broker.replication.raft_log import FileLog
@@ -90,12 +91,18 @@ class Member:
         self._fatal = fatal
         self._heard: dict[int, tuple[Broker, int, bool]] = {}
         """Of each peer: where clients reach it, when that was heard, whether it leads."""
-        disk.make_dir(RAFT_FOLDER)
+        make_dir_durable(disk, RAFT_FOLDER)
         self._hard_states = HardStateFile(disk, scheduler, f"{RAFT_FOLDER}/hard-state")
         self._log = FileLog(disk, scheduler, f"{RAFT_FOLDER}/log")
         self.store = Store(disk)
         self._host = Host(
-            node_id, raft_config, scheduler, self._hard_states, network, jitter, tick_ms=raft_config.heartbeat_ms / 4
+            node_id,
+            raft_config,
+            scheduler,
+            self._hard_states,
+            network,
+            jitter,
+            tick_ms=raft_config.heartbeat_ms / 4,
         )
         self.replica: Replica | None = None
         self._fetch: Fetch | None = None
@@ -141,7 +148,9 @@ class Member:
             self._fatal(error)
             return
         # What was written to log and hard state is durable before the group begins anew with it.
-        self._hard_states.when_all_durable(lambda _: self._log.when_all_durable(lambda _: self._begin_fetch()))
+        self._hard_states.when_all_durable(
+            lambda _: self._log.when_all_durable(lambda _: self._begin_fetch())
+        )
 
     def _begin_fetch(self) -> None:
         self._fetch = Fetch(
@@ -283,6 +292,7 @@ class Member:
             if finished:
                 return
             finished = True
+            timer.cancel()
             self._here.close()
             self._host.close()
             if self._fetch is not None:
@@ -295,7 +305,7 @@ class Member:
             if self.replica is None or self.replica.is_closed:
                 finish()
             else:
-                self.replica.checkpoint(lambda: (timer.cancel(), finish())[1])
+                self.replica.checkpoint(finish)
 
         if self.node is None:
             checkpoint()
@@ -310,7 +320,8 @@ class Member:
         leadership = group.raft.leadership if group is not None else None
         others: Mapping[int, Any] = leadership.progress if leadership is not None else {}
         best = max(
-            ((progress.match, node) for node, progress in others.items() if node != self.node_id), default=None
+            ((progress.match, node) for node, progress in others.items() if node != self.node_id),
+            default=None,
         )
         if group is None or best is None:
             done()

@@ -1,6 +1,6 @@
 """This node's part in the cluster's group: applies what is committed, writes checkpoints, says when it leads.
 
-    FOLLOWING -> CATCHING_UP -> LEADING -> FOLLOWING        whoever leads, leads once it has applied its term's first entry
+    FOLLOWING -> CATCHING_UP -> LEADING -> FOLLOWING        it leads once it has applied its term's first entry
 
 Guarantee: `on_lead` comes when everything that any leader before it may have told as committed is applied here.
 """

@@ -98,7 +98,9 @@ class View:
         """Everything is one log."""
         raft = self._group.raft
         return [
-            RangeStatus("everything", self._peers, self.node_id, raft.term, (), self.lag(), self._led_since_ms)
+            RangeStatus(
+                "everything", self._peers, self.node_id, raft.term, (), self.lag(), self._led_since_ms
+            )
         ]
 
     def away(self) -> Collection[int]:
