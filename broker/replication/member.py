@@ -21,7 +21,7 @@ from broker.replication.folder import make_dir_durable
 from broker.replication.hard_state import HardStateFile
 from broker.replication.life import Life
 from broker.replication.raft_log import FileLog
-from broker.replication.replica import GROUP, Replica
+from broker.replication.replica import GROUP, LogLimits, Replica
 from broker.replication.store import Fatal, Store
 from broker.replication.transfer import Fetch, Source
 from broker.replication.view import Broker, View
@@ -74,6 +74,7 @@ class Member:
         on_standby: Callable[[], None],
         fatal: Callable[[Exception], None],
         raft_config: Config,
+        limits: LogLimits = LogLimits(),  # noqa: B008 - frozen
     ) -> None:
         """Blocks while it reads what is there. Raises OSError, `Fatal`, `CorruptRaftLog`."""
         self.node_id = node_id
@@ -93,7 +94,8 @@ class Member:
         """Of each peer: where clients reach it, when that was heard, whether it leads."""
         make_dir_durable(disk, RAFT_FOLDER)
         self._hard_states = HardStateFile(disk, scheduler, f"{RAFT_FOLDER}/hard-state")
-        self._log = FileLog(disk, scheduler, f"{RAFT_FOLDER}/log")
+        self._limits = limits
+        self._log = FileLog(disk, scheduler, f"{RAFT_FOLDER}/log", part_bytes=limits.part_bytes)
         self.store = Store(disk)
         self._host = Host(
             node_id,
@@ -130,6 +132,7 @@ class Member:
             on_follow=self._follow,
             on_far_behind=self._far_behind,
             fatal=self._fatal,
+            limits=self._limits,
         )
         members = [(self._log.first_index - 1, Membership(frozenset(self._peers)))]
         replica.group = self._host.add(GROUP, self._log, self._hard_states.current, members, replica)
