@@ -268,7 +268,9 @@ class Member:
             return
         for peer in self._peers:
             if peer != self.node_id:
-                self._send_note(peer, ["here", host, port, self._config.broker_rack or None, self.node is not None])
+                self._send_note(
+                    peer, ["here", host, port, self._config.broker_rack or None, self.node is not None]
+                )
 
     # For those who serve clients.
 

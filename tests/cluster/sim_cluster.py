@@ -127,7 +127,9 @@ class SimCluster:
 
         def same():
             indexes = {member.store.index for member in self.members.values()}
-            last = {member.replica.group.raft.log.last_index for member in self.members.values() if member.replica}
+            last = {
+                member.replica.group.raft.log.last_index for member in self.members.values() if member.replica
+            }
             return len(indexes) == 1 and indexes == last
 
         self.wait_for_leader()
@@ -141,7 +143,7 @@ class SimCluster:
 
 
 class Writer:
-    """One value after the other into one partition, each until it is acknowledged or given up; what was told of each."""
+    """One value after the other into one partition, each until it is acknowledged or given up; what was told of it."""
 
     def __init__(self, cluster, name, transactional):
         self.cluster = cluster
@@ -229,4 +231,3 @@ class Writer:
         )
         if ended is not None and ended.error_code is ErrorCode.none:
             (self.committed if commits else self.aborted).add(value)
-

@@ -69,13 +69,17 @@ def test_nothing_acknowledged_is_lost_and_all_nodes_have_the_same(seed):
     member = cluster.serving()[-1]
     everything, visible = read(member, committed=False), read(member, committed=True)
     plain = writers[0]
-    assert {value: everything[value][0] for value in plain.acked if len(everything.get(value, ())) == 1} == plain.acked
+    assert {
+        value: everything[value][0] for value in plain.acked if len(everything.get(value, ())) == 1
+    } == plain.acked
     for writer in writers[1:]:
         for value in writer.committed:
             assert len(visible.get(value, ())) == 1, f"{value!r} was committed"
         for value in writer.aborted:
             assert value not in visible, f"{value!r} was aborted"
-    assert sum(len(writer.acked) + len(writer.committed) for writer in writers) > 5, "hardly anything was done"
+    assert sum(len(writer.acked) + len(writer.committed) for writer in writers) > 5, (
+        "hardly anything was done"
+    )
     # An election more, and all replicas are byte for byte the same.
     cluster.settle()
     assert cluster.files(0) == cluster.files(1) == cluster.files(2)
