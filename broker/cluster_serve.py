@@ -11,7 +11,7 @@ import secrets
 import signal
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from broker.config import BrokerConfig, ConfigError, parse_address, parse_peers
@@ -62,7 +62,7 @@ class _Receiver:
     def received(self, number: int, message: Message) -> None:
         self.member.received(number, message)
 
-    def received_beats(self, peer: int, beats: list[Beat]) -> None:
+    def received_beats(self, peer: int, beats: Sequence[Beat]) -> None:
         self.member.received_beats(peer, beats)
 
 

@@ -12,9 +12,9 @@ from typing import Any
 from uuid import UUID
 
 from broker import data_folder, group_views
+from broker.broker_settings import BrokerSettings, Level
 from broker.call import Call
 from broker.cluster_view import ClusterView
-from broker.broker_settings import BrokerSettings, Level
 from broker.compactor import Compactor, Worker
 from broker.config import BrokerConfig
 from broker.durable_ends import DurableEnds
@@ -132,6 +132,9 @@ class Node:
             self.scheduler,
             Options(
                 flush_linger_ms=max(METADATA_LINGER_MS, self.config.flush_linger_ms),
+                # In a cluster the next leader has what is committed, and must know which transactions were open:
+                # the first protocol cannot tell the end of one that left no trace from a repeat of the last one's (T5).
+                written_is_durable=self._least_term > 0,
                 snapshot_log_bytes=self.config.snapshot_log_bytes,
             ),
             durable_lsn=self._durable_note.lsn,

@@ -42,7 +42,12 @@ class Session:
     """The requests of one connection on their way. `received`, `written` and `lost` come from the socket."""
 
     def __init__(
-        self, node: Node | Standby, transport: Transport, peer: str, *, on_fault: Callable[[], None] = lambda: None
+        self,
+        node: Node | Standby,
+        transport: Transport,
+        peer: str,
+        *,
+        on_fault: Callable[[], None] = lambda: None,
     ) -> None:
         limits = node.config.limits
         self._node = node

@@ -11,6 +11,7 @@ Flushes that block return at once: they order, and all is in order anyway. What 
 
 from __future__ import annotations
 
+import builtins
 import errno
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -300,8 +301,8 @@ class ReplicatedDisk:
         for done in waiting:
             self._scheduler.call_soon(done, None)
 
-    def _parts(self) -> list[list[Change]]:
-        parts: list[list[Change]] = [[]]
+    def _parts(self) -> Sequence[Sequence[Change]]:
+        parts: builtins.list[builtins.list[Change]] = [[]]
         size = 0
         for change in self._changes:
             grown = OVERHEAD_BYTES + (len(change[3]) if change[0] is Code.WRITE else 0)
@@ -312,13 +313,14 @@ class ReplicatedDisk:
             size += grown
         return parts
 
-    def _outcome(self, waiting: list[FlushDone], error: Exception | None) -> None:
+    def _outcome(self, waiting: Sequence[FlushDone], error: Exception | None) -> None:
         if self.failure is not None:
             return
         if error is not None:
             self.fail(OSError(errno.EIO, f"the cluster did not take it: {error or type(error).__name__}"))
             return
-        assert self._proposed and self._proposed[0] is waiting
+        assert self._proposed
+        assert self._proposed[0] is waiting
         self._proposed.popleft()
         for done in waiting:
             self._scheduler.call_soon(done, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from broker.data_folder import ForeignFolder
 from storage.disk import Disk
+from storage.files import ancestors
 
 MARKER = "CLUSTER"
 FORMAT_VERSION = 1
@@ -41,3 +42,10 @@ def claim(disk: Disk, node_id: int) -> None:
         file.close()
     disk.rename(new, MARKER)
     disk.flush_dir("")
+
+
+def make_dir_durable(disk: Disk, directory: str) -> None:
+    """Blocks until the folder and all above it are on the device."""
+    disk.make_dir(directory)
+    for path in ancestors(directory):
+        disk.flush_dir(path)

@@ -1,6 +1,6 @@
 """Placement in a cluster whose one group holds everything: nodes on record, and a leader that leaves a draining node.
 
-Runs with the node that leads, on its scheduler, and ends with it. All nodes have everything, so there are no replicas to
+Runs with the node that leads, on its scheduler, and ends with it. All nodes have everything: there are no replicas to
 move; members are those that the nodes were started with.
 """
 

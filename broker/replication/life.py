@@ -55,7 +55,9 @@ class Life:
             self._arm(timer, delay_ms, callback, args)
         return timer
 
-    def _arm(self, timer: _Timer, delay_ms: float, callback: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    def _arm(
+        self, timer: _Timer, delay_ms: float, callback: Callable[..., Any], args: tuple[Any, ...]
+    ) -> None:
         if not timer.is_cancelled:
             timer.inner = self._scheduler.call_later(delay_ms, self._run, callback, args)
 

@@ -18,10 +18,11 @@ from broker.cluster_view import Broker
 from broker.config import BrokerConfig
 from broker.node import Node
 from broker.replication.disk import ReplicatedDisk
+from broker.replication.folder import make_dir_durable
 from broker.replication.hard_state import HardStateFile
 from broker.replication.life import Life
 from broker.replication.raft_log import FileLog
-from broker.replication.replica import GROUP, Replica
+from broker.replication.replica import GROUP, LogLimits, Replica
 from broker.replication.store import Fatal, Store
 from broker.replication.transfer import Fetch, Source
 from broker.replication.view import View
@@ -74,6 +75,7 @@ class Member:
         on_standby: Callable[[], None],
         fatal: Callable[[Exception], None],
         raft_config: Config,
+        limits: LogLimits = LogLimits(),  # noqa: B008 - frozen
     ) -> None:
         """Blocks while it reads what is there. Raises OSError, `Fatal`, `CorruptRaftLog`."""
         self.node_id = node_id
@@ -91,12 +93,19 @@ class Member:
         self._fatal = fatal
         self._heard: dict[int, tuple[Broker, int, bool]] = {}
         """Of each peer: where clients reach it, when that was heard, whether it leads."""
-        disk.make_dir(RAFT_FOLDER)
+        make_dir_durable(disk, RAFT_FOLDER)
         self._hard_states = HardStateFile(disk, scheduler, f"{RAFT_FOLDER}/hard-state")
-        self._log = FileLog(disk, scheduler, f"{RAFT_FOLDER}/log")
+        self._limits = limits
+        self._log = FileLog(disk, scheduler, f"{RAFT_FOLDER}/log", part_bytes=limits.part_bytes)
         self.store = Store(disk)
         self._host = Host(
-            node_id, raft_config, scheduler, self._hard_states, network, jitter, tick_ms=raft_config.heartbeat_ms / 4
+            node_id,
+            raft_config,
+            scheduler,
+            self._hard_states,
+            network,
+            jitter,
+            tick_ms=raft_config.heartbeat_ms / 4,
         )
         self.replica: Replica | None = None
         self._fetch: Fetch | None = None
@@ -124,6 +133,7 @@ class Member:
             on_follow=self._follow,
             on_far_behind=self._far_behind,
             fatal=self._fatal,
+            limits=self._limits,
         )
         members = [(self._log.first_index - 1, Membership(frozenset(self._peers)))]
         replica.group = self._host.add(GROUP, self._log, self._hard_states.current, members, replica)
@@ -142,7 +152,9 @@ class Member:
             self._fatal(error)
             return
         # What was written to log and hard state is durable before the group begins anew with it.
-        self._hard_states.when_all_durable(lambda _: self._log.when_all_durable(lambda _: self._begin_fetch()))
+        self._hard_states.when_all_durable(
+            lambda _: self._log.when_all_durable(lambda _: self._begin_fetch())
+        )
 
     def _begin_fetch(self) -> None:
         self._fetch = Fetch(
@@ -256,7 +268,9 @@ class Member:
             return
         for peer in self._peers:
             if peer != self.node_id:
-                self._send_note(peer, ["here", host, port, self._config.broker_rack or None, self.node is not None])
+                self._send_note(
+                    peer, ["here", host, port, self._config.broker_rack or None, self.node is not None]
+                )
 
     # For those who serve clients.
 
@@ -309,6 +323,7 @@ class Member:
             if finished:
                 return
             finished = True
+            timer.cancel()
             self._here.close()
             self._host.close()
             if self._fetch is not None:
@@ -321,7 +336,7 @@ class Member:
             if self.replica is None or self.replica.is_closed:
                 finish()
             else:
-                self.replica.checkpoint(lambda: (timer.cancel(), finish())[1])
+                self.replica.checkpoint(finish)
 
         if self.node is None:
             checkpoint()
@@ -336,7 +351,8 @@ class Member:
         leadership = group.raft.leadership if group is not None else None
         others: Mapping[int, Any] = leadership.progress if leadership is not None else {}
         best = max(
-            ((progress.match, node) for node, progress in others.items() if node != self.node_id), default=None
+            ((progress.match, node) for node, progress in others.items() if node != self.node_id),
+            default=None,
         )
         if group is None or best is None:
             done()

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from functools import partial
 from struct import Struct
 from typing import Final
 
 from crc32c import crc32c
 from typing_extensions import Buffer
 
+from broker.replication.folder import make_dir_durable
 from raftish.entries import Entry, Kind
 from storage.clock import Scheduler
 from storage.disk import Disk, File
@@ -38,7 +40,17 @@ class CorruptRaftLog(Exception):
 class _Part:
     """One file. `positions` of its frames; the last one ends at `end`."""
 
-    __slots__ = ("allocated", "durable_end", "end", "file", "first", "path", "positions", "previous_term", "terms")
+    __slots__ = (
+        "allocated",
+        "durable_end",
+        "end",
+        "file",
+        "first",
+        "path",
+        "positions",
+        "previous_term",
+        "terms",
+    )
 
     def __init__(self, path: str, file: File, first: int, previous_term: int) -> None:
         self.path = path
@@ -73,7 +85,7 @@ class FileLog:
         self._awaited = 0
         self._parts: list[_Part] = []
         self._flusher = GroupFlusher(scheduler, self, 0)
-        disk.make_dir(directory)
+        make_dir_durable(disk, directory)
         names = [name for name in disk.list(directory) if name.endswith(SUFFIX)]
         for name in names:
             self._open(f"{directory}/{name}", is_last=name == names[-1])
@@ -142,11 +154,17 @@ class FileLog:
             if end >= self._part_bytes:
                 self._put(part, buffers, start, end)
                 buffers = []
+                # Only the last file may be torn.
+                part.file.flush()
+                part.durable_end = part.end
                 part = self._begin(entry.index, part.terms[-1])
                 start = end = part.end
             checked = _CHECKED.pack(entry.term, entry.index, entry.kind)
             crc = crc32c(entry.payload, crc32c(checked))
-            buffers += (_FRAME.pack(len(entry.payload) + 1, crc, entry.term, entry.index, entry.kind), entry.payload)
+            buffers += (
+                _FRAME.pack(len(entry.payload) + 1, crc, entry.term, entry.index, entry.kind),
+                entry.payload,
+            )
             part.positions.append(end)
             part.terms.append(entry.term)
             end += _FRAME.size + len(entry.payload)
@@ -175,12 +193,13 @@ class FileLog:
         part.file.truncate(part.end)
         part.allocated = part.end
         part.file.flush()
-        self._disk.flush_dir(self._directory)
         self._written += 1
 
     def _drop(self, part: _Part) -> None:
+        """One after the other, so that a power cut leaves no gap between files."""
         part.file.close()
         self._disk.remove(part.path)
+        self._disk.flush_dir(self._directory)
 
     def _begin(self, first: int, previous_term: int) -> _Part:
         path = f"{self._directory}/{first:020d}{SUFFIX}"
@@ -205,7 +224,7 @@ class FileLog:
         if not marks:
             self._scheduler.call_soon(self._round_done)
         for part, end in marks:
-            self._disk.start_flush(part.file, lambda error, part=part, end=end: self._flushed(part, end, error))  # type: ignore[misc]
+            self._disk.start_flush(part.file, partial(self._flushed, part, end))
 
     def _flushed(self, part: _Part, end: int, error: OSError | None) -> None:
         if self._awaited <= 0:
@@ -238,7 +257,6 @@ class FileLog:
         for part in self._parts[::-1]:
             self._drop(part)
         self._parts.clear()
-        self._disk.flush_dir(self._directory)
         self._begin(index + 1, term)
 
     def close(self) -> None:

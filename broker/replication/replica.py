@@ -1,6 +1,6 @@
 """This node's part in the cluster's group: applies what is committed, writes checkpoints, says when it leads.
 
-    FOLLOWING -> CATCHING_UP -> LEADING -> FOLLOWING        whoever leads, leads once it has applied its term's first entry
+    FOLLOWING -> CATCHING_UP -> LEADING -> FOLLOWING        it leads once it has applied its term's first entry
 
 Guarantee: `on_lead` comes when everything that any leader before it may have told as committed is applied here.
 """
@@ -8,6 +8,7 @@ Guarantee: `on_lead` comes when everything that any leader before it may have to
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
@@ -23,9 +24,16 @@ from storage.clock import Scheduler
 
 GROUP: Final = 1
 """The number of the one group that there is."""
-KEEP_LOG_BYTES: Final = 256 << 20
-"""Of what a checkpoint covers, for nodes that come back. What is farther behind fetches the state."""
-CHECKPOINT_BYTES: Final = 64 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLimits:
+    part_bytes: int = 64 << 20
+    """Of a file of the log."""
+    keep_bytes: int = 256 << 20
+    """Of what a checkpoint covers, for nodes that come back. What is farther behind fetches the state."""
+    checkpoint_bytes: int = 64 << 20
+    """So much is written between two checkpoints."""
 
 
 class Role(Enum):
@@ -50,8 +58,7 @@ class Replica:
         on_follow: Callable[[], None],
         on_far_behind: Callable[[], None],
         fatal: Callable[[Exception], None],
-        checkpoint_bytes: int = CHECKPOINT_BYTES,
-        keep_log_bytes: int = KEEP_LOG_BYTES,
+        limits: LogLimits,
     ) -> None:
         self.store = store
         self.role = Role.FOLLOWING
@@ -67,8 +74,7 @@ class Replica:
         self._on_follow = on_follow
         self._on_far_behind = on_far_behind
         self._fatal = fatal
-        self._checkpoint_bytes = checkpoint_bytes
-        self._keep_log_bytes = keep_log_bytes
+        self._limits = limits
         self._leading_term = 0
         self._is_checkpointing = False
 
@@ -84,12 +90,13 @@ class Replica:
                     continue
                 changes = decode(entry.payload) if entry.kind is Kind.NORMAL else []
                 store.apply(entry.index, entry.term, changes)
-                if changes and self.disk is not None:
+                # Another leader's entries come before the news of it: they are none of this leadership's disk.
+                if changes and self.disk is not None and entry.term == self._leading_term:
                     self.disk.committed(changes)
         except (Fatal, BadChange, OSError) as error:
             self._fatal(error)
             return
-        if store.applied_bytes >= self._checkpoint_bytes:
+        if store.applied_bytes >= self._limits.checkpoint_bytes:
             self.checkpoint(lambda: None)
         self._lead_if_caught_up()
 
@@ -160,7 +167,7 @@ class Replica:
             if error is not None:
                 self._fatal(Fatal(f"no checkpoint can be written: {error}"))
                 return
-            self._log.trim(capture.index, self._keep_log_bytes)
+            self._log.trim(capture.index, self._limits.keep_bytes)
             done()
 
         def log_is_durable(error: Exception | None) -> None:

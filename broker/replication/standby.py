@@ -1,6 +1,6 @@
-"""What a node answers that does not lead: whatever belongs to the data, NOT_LEADER_OR_FOLLOWER; the rest the leader does.
+"""What a node answers that does not lead: NOT_LEADER_OR_FOLLOWER about data; the rest the leader answers.
 
-Sessions meet it in place of a node. `Relay` hands a request on to the leader as it came, and its answer back: that is how
+Sessions meet it in place of a node. `Relay` hands a request on to the leader as it came, and its answer back: so
 Metadata and FindCoordinator name the leader wherever they are asked. Without a leader the connection is closed, on
 which clients try another node.
 """

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from typing import Final
 
 import msgpack
 from crc32c import crc32c
 
+from broker.replication.folder import make_dir_durable
 from broker.replication.ops import Change, Code
 from broker.replication.tree import Tree
 from storage.disk import Disk, File
@@ -30,7 +32,8 @@ class Fatal(Exception):
     """This node's disk has failed it: it cannot go on as a part of the cluster."""
 
 
-class Capture(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Capture:
     """A state's names, as of an index."""
 
     index: int
@@ -50,7 +53,7 @@ class Store:
         """Since the last checkpoint was begun."""
         self._open: OrderedDict[int, File] = OrderedDict()
         self._dirty: set[int] = set()
-        disk.make_dir(FILES)
+        make_dir_durable(disk, FILES)
         self.must_fetch = disk.exists(FETCHING)
         """The files are of no use: the leader's state has to be fetched before this node takes part."""
         if self.must_fetch:

@@ -8,7 +8,7 @@
 
 The leader goes on meanwhile, so files are copied as of later moments: what came between is in the log, which is applied
 to them once more (`ops`). Until all is there and durable the files are of no use, and the file `fetching` says so: the
-node takes no part in the group then, and a start fetches again. Where the leader changes or falls silent it is begun anew.
+node takes no part in the group then, and a start fetches again. When the leader falls silent it is begun anew.
 """
 
 from __future__ import annotations

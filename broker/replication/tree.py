@@ -1,9 +1,9 @@
-"""The names of files and folders: which file, by its number, has which path. Pure; errors are those of a file system."""
+"""The names of files and folders: which file, by its number, has which path. Pure; errors are a file system's."""
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 
 def _parent(path: str) -> tuple[str, str]:
@@ -94,7 +94,7 @@ class Tree:
         self._files[new] = number
         return replaced
 
-    def missing_dirs(self, path: str) -> list[str]:
+    def missing_dirs(self, path: str) -> Sequence[str]:
         """Of the folder and those above it, what is not there; the uppermost first."""
         missing = []
         while path not in self._folders:

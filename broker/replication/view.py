@@ -10,6 +10,7 @@ from raftish.host import Group
 from txn.partition import Partition
 from wire.errors import ErrorCode, KafkaError
 
+
 class View:
     """As the leader sees it."""
 
@@ -69,7 +70,9 @@ class View:
         """Everything is one log."""
         raft = self._group.raft
         return [
-            RangeStatus("everything", self._peers, self.node_id, raft.term, (), self.lag(), self._led_since_ms)
+            RangeStatus(
+                "everything", self._peers, self.node_id, raft.term, (), self.lag(), self._led_since_ms
+            )
         ]
 
     def away(self) -> Collection[int]:

@@ -41,7 +41,8 @@ def run(target: str, folder: Path, nodes: int, seed: int, faults: int) -> list[o
             return list(violations)
     from tests.cluster.broker_run import run_brokers
 
-    return list(run_brokers(folder, nodes, seed, faults))
+    found, _ = run_brokers(folder, nodes, seed, faults)
+    return list(found)
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ class BrokerLoad:
         self.lanes = Lanes([*TOPICS, COMMIT_LANE])
         self.commit_lanes = (COMMIT_LANE,)
         self._factor = replication_factor
-        self._load = Load(bootstrap, seed, librdkafka=3, kafka_python=1, topics=TOPICS)
+        self._load = Load(bootstrap, seed, librdkafka=3, kafka_python=1, topics=TOPICS, renews=True)
         probes: list[Worker] = [PlainProbe(self, topic) for topic in TOPICS]
         commit_probe = CommitProbe(self, len(self._load.transactional))
         self._load.transactional.append(commit_probe)
@@ -168,12 +168,10 @@ class CommitProbe(TransactionalWorker):
         self.began = 0.0
 
     def step(self) -> None:
-        if self.client is None:
-            self.begin_anew()
-        assert self.client is not None
+        client = self.ready()
         self.began = time.monotonic()
         try:
-            self.client.begin()
+            client.begin()
         except clients.ClientError as error:
             self.note("begin", error)
             self.leave()
@@ -181,8 +179,8 @@ class CommitProbe(TransactionalWorker):
         self.txn += 1
         self.crashes_at_begin = self.load.crashes
         self.load.events.append(Begun(self.name, self.txn))
-        if self.write(self.client):
-            self.end(self.client, commit=True)
+        if self.write(client):
+            self.end(client, commit=True)
         time.sleep(0.01)
 
     def write(self, client: TransactionalProducer) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.cluster.campaign import Campaign
 from tests.cluster.machines import BrokerCluster
+from tests.cluster.times import ServiceTimes
 from tests.history import Violation
 from tests.support.broker_process import CHECKOUT
 
@@ -24,14 +25,15 @@ def brokers_make_clusters() -> bool:
     return "--peers" in text.stdout
 
 
-def run_brokers(folder: Path, nodes: int, seed: int, faults: int) -> list[Violation]:
-    """The violations. Prints times and counts, also when the run fails."""
+def run_brokers(folder: Path, nodes: int, seed: int, faults: int) -> tuple[list[Violation], ServiceTimes]:
+    """The violations, and how long service was away. Prints times and counts, also when the run fails."""
     from tests.cluster.broker_load import BrokerLoad
 
     with BrokerCluster(folder, nodes) as cluster:
         load = BrokerLoad(cluster.bootstrap, seed, min(3, nodes))
         try:
-            return Campaign(cluster, load, seed=seed, faults=faults).run()
+            campaign = Campaign(cluster, load, seed=seed, faults=faults)
+            return campaign.run(), campaign.times
         finally:
             load.close()
             print(load.report(), flush=True)

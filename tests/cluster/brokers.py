@@ -34,7 +34,14 @@ class Brokers:
             self.processes[node] = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "broker", "serve", "--data", str(self.folder / str(node))),
-                    *("--listen", f"127.0.0.1:{self.ports[node]}", "--node-id", str(node), "--peers", self.peers),
+                    *(
+                        "--listen",
+                        f"127.0.0.1:{self.ports[node]}",
+                        "--node-id",
+                        str(node),
+                        "--peers",
+                        self.peers,
+                    ),
                     *(("--config", str(self.folder / "config.toml")) if self.config else ()),
                 ],
                 cwd=CHECKOUT,
@@ -83,7 +90,9 @@ class Brokers:
         while True:
             epochs = {node: self.epoch(node) for node in self.processes}
             best = max(epochs, key=lambda node: epochs[node])
-            if epochs[best] > after and all(answers_api_versions(self.ports[node]) for node in self.processes):
+            if epochs[best] > after and all(
+                answers_api_versions(self.ports[node]) for node in self.processes
+            ):
                 return best
             for node, process in self.processes.items():
                 assert process.poll() is None, f"node {node} has ended:\n{self.log(node)}"

@@ -15,10 +15,12 @@ from tests.cluster.campaign import Campaign, Limits
 from tests.cluster.faults import KINDS, Fault, Trouble, troubles
 from tests.cluster.line_load import LineLoad
 from tests.cluster.machines import RaftishCluster
+from tests.cluster.times import ServiceTimes
 from tests.crash.isolated import isolated
 from tests.history.violations import LOST_PLAIN
 
 FAULTS = int(os.environ.get("SEALOG_CLUSTER_FAULTS", "100"))
+FAULTS_AT_A_TIME = 25
 NODES = (1, 2, 3)
 
 
@@ -60,9 +62,15 @@ def test_a_log_that_acknowledges_too_early_is_found_out(tmp_path):
 def test_brokers_lose_nothing_and_come_back_after_every_fault(tmp_path):
     if not brokers_make_clusters():
         pytest.skip("`sealog serve` has no --peers: brokers do not make clusters yet")
-    isolated(shake_brokers, tmp_path)
+    seed, times = chosen_seed(), ServiceTimes()
+    # In parts: what a client library's own assertion takes with it is one part, which is run once more.
+    for part, begin in enumerate(range(0, FAULTS, FAULTS_AT_A_TIME)):
+        count = min(FAULTS_AT_A_TIME, FAULTS - begin)
+        times.add(isolated(shake_brokers, tmp_path / f"part-{part}", seed + part, count))
+    print(times.table())
 
 
-def shake_brokers(folder):
-    violations = run_brokers(folder, 3, chosen_seed(), FAULTS)
+def shake_brokers(folder, seed, count):
+    violations, times = run_brokers(folder, 3, seed, count)
     assert not violations, "\n".join(map(str, violations[:30]))
+    return times

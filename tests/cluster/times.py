@@ -14,6 +14,11 @@ class ServiceTimes:
         self.meanwhile: dict[str, list[float]] = defaultdict(list)
         self.after: dict[str, list[float]] = defaultdict(list)
 
+    def add(self, other: ServiceTimes) -> None:
+        for mine, more in ((self.meanwhile, other.meanwhile), (self.after, other.after)):
+            for kind, times in more.items():
+                mine[kind] += times
+
     def table(self) -> str:
         head = f"{'service is back (s)':<24}{'n':>5}{'median':>9}{'90 %':>9}{'99 %':>9}{'longest':>9}"
         lines = [head]

@@ -59,9 +59,14 @@ class Load:
         librdkafka: int = 4,
         kafka_python: int = 1,
         topics: Sequence[str] = TOPICS,
+        renews: bool = False,
     ) -> None:
+        """`renews`: a producer whose transaction had to be aborted is not used again. Where connections break at every
+        moment, librdkafka 2.16 may meet the late answer of such a transaction in its next one, and ends its process.
+        """
         self.address = address
         self.topics = topics
+        self.renews = renews
         self.events: list[ClientEvent] = []
         self.counts: Counter[str] = Counter()
         """What happened: "commit acked", "errors librdkafka commit _TIMED_OUT", ..."""
@@ -203,13 +208,21 @@ class TransactionalWorker(Worker):
         self.txn = 0
         self.values = itertools.count()
         self.crashes_at_begin = 0
+        self.had_to_abort = False
 
-    def step(self) -> None:
+    def ready(self) -> TransactionalProducer:
+        """A producer that can begin a transaction."""
+        if self.had_to_abort and self.load.renews:
+            self.leave()
         if self.client is None:
             self.begin_anew()
         assert self.client is not None
+        return self.client
+
+    def step(self) -> None:
+        client = self.ready()
         try:
-            self.client.begin()
+            client.begin()
         except ClientError as error:
             self.note("begin", error)
             self.leave()
@@ -218,13 +231,13 @@ class TransactionalWorker(Worker):
         self.crashes_at_begin = self.load.crashes
         self.load.events.append(Begun(self.name, self.txn))
         self.count("begun")
-        if not self.write(self.client):
+        if not self.write(client):
             return
         if self.rng.random() < 0.02 or (self.survived_crash and self.rng.random() < 0.2):
             self.count("walked away")
             self.leave()
         else:
-            self.end(self.client, commit=self.rng.random() >= 0.2)
+            self.end(client, commit=self.rng.random() >= 0.2)
 
     @property
     def survived_crash(self) -> bool:
@@ -307,6 +320,7 @@ class TransactionalWorker(Worker):
     def begin_anew(self) -> None:
         """A new producer with the same transactional id, initialized."""
         self.leave()
+        self.had_to_abort = False
         deadline = time.monotonic() + 2 * PATIENCE_S
         while self.client is None:
             client = self.factory(self.load.address, self.name)
@@ -332,6 +346,7 @@ class TransactionalWorker(Worker):
     def note(self, what: str, error: ClientError) -> None:
         library = "librdkafka" if self.factory is RdkafkaProducer else "kafka-python"
         self.count(f"errors {library} {what} {type(error).__name__} {error.name}")
+        self.had_to_abort |= isinstance(error, MustAbort)
         if isinstance(error, Lost):
             crash = "after a crash" if self.survived_crash else "no crash since its begin"
             self.load.losses.append(

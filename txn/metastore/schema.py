@@ -52,6 +52,8 @@ class Options:
     max_value_bytes: int = 4 * 1024 * 1024
     flush_linger_ms: float = 20
     """What nobody waits for becomes durable after this long, plus the flush."""
+    written_is_durable: bool = False
+    """What a killed process must not lose has to be durable: the next one goes on elsewhere, with nothing else."""
     mark_idle_ms: float = 1000
     """After this long without a batch, the log notes that it is durable: damage in it is refused then."""
     allocate_bytes: int = 4 * 1024 * 1024

@@ -208,7 +208,10 @@ class MetaStore:
     def when_written(self, callback: Callback) -> None:
         """Call `callback(error or None)` when the kernel has everything applied so far: no kill of the
         process loses it then."""
-        self._log.when_written(callback)
+        if self._options.written_is_durable:
+            self._log.when_durable(self._state.lsn, callback)
+        else:
+            self._log.when_written(callback)
 
     def when_durable(self, lsn: int, callback: Callback) -> None:
         """Call `callback(error or None)` when the device has everything up to `lsn`; it asks for a flush if

@@ -1,0 +1,117 @@
+"""Whole clusters in virtual time: power cuts, cut links and lost messages, judged by what clients were told.
+
+SEALOG_CLUSTER_SEEDS: how many seeds.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from support.sim_node import SimClient
+from support.sim_producer import create_topic
+
+from broker.replication.replica import LogLimits
+from tests.cluster.sim_cluster import TOPIC, SimCluster, Writer
+from wire.batch import parse_header
+from wire.records import iterate_records
+
+SEEDS = int(os.environ.get("SEALOG_CLUSTER_SEEDS", "12"))
+
+
+def read(member, *, committed):
+    """{value: [its offsets]} of the partition."""
+    partition = member.node.topics.get(TOPIC).partitions[0]
+    found = {}
+    position = 0
+    while position < partition.readable_end(read_committed=committed):
+        slice_ = partition.fetch(position, read_committed=committed, max_bytes=1 << 20, at_least_one=True)
+        data = b"".join(slice_.records)
+        assert data
+        while data:
+            header = parse_header(data)
+            size = header.size_bytes
+            if not header.is_control:
+                for record in iterate_records(data[:size]):
+                    found.setdefault(record.value, []).append(record.offset)
+            position = header.last_offset + 1
+            data = data[size:]
+    return found
+
+
+def trouble(cluster):
+    rng = cluster.rng
+    node = rng.choice(cluster.names)
+    kind = rng.random()
+    if kind < 0.4 and node in cluster.members and len(cluster.members) == 3:
+        cluster.cut_power(node)
+    elif kind < 0.55:
+        other = rng.choice([name for name in cluster.names if name != node])
+        cluster.cut |= {(node, other)} if rng.random() < 0.5 else {(node, other), (other, node)}
+    elif kind < 0.6:
+        cluster.loss = 0.2
+    else:
+        cluster.heal()
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_nothing_acknowledged_is_lost_and_all_nodes_have_the_same(seed):
+    cluster = SimCluster(seed)
+    member = cluster.wait_for_leader()
+    create_topic(SimClient(member.node, cluster.scheduler), TOPIC)
+    writers = [Writer(cluster, f"w{number}", number > 0) for number in range(3)]
+    for _ in range(60):
+        if cluster.rng.random() < 0.15:
+            trouble(cluster)
+        cluster.rng.choice(writers).step()
+    cluster.heal()
+    cluster.settle()
+    member = cluster.serving()[-1]
+    everything, visible = read(member, committed=False), read(member, committed=True)
+    plain = writers[0]
+    assert {
+        value: everything[value][0] for value in plain.acked if len(everything.get(value, ())) == 1
+    } == plain.acked
+    for writer in writers[1:]:
+        for value in writer.committed:
+            assert len(visible.get(value, ())) == 1, f"{value!r} was committed"
+        for value in writer.aborted:
+            assert value not in visible, f"{value!r} was aborted"
+    assert sum(len(writer.acked) + len(writer.committed) for writer in writers) > 5, (
+        "hardly anything was done"
+    )
+    # An election more, and all replicas are byte for byte the same.
+    cluster.settle()
+    assert cluster.files(0) == cluster.files(1) == cluster.files(2)
+
+
+def test_a_node_that_was_away_for_too_long_fetches_the_state():
+    cluster = SimCluster(1, LogLimits(part_bytes=4096, keep_bytes=0, checkpoint_bytes=4096))
+    member = cluster.wait_for_leader()
+    create_topic(SimClient(member.node, cluster.scheduler), TOPIC)
+    away = next(node for node in cluster.names if node != member.node_id)
+    cluster.settle()
+    known = cluster.members[away].store.index
+    cluster.cut_power(away)
+    writer = Writer(cluster, "w", False)
+    while min(one._log.first_index for one in cluster.members.values()) <= known + 1:
+        writer.step()
+        assert writer.count < 500
+    cluster.start(away)
+    cluster.run_until(lambda: away in cluster.members and cluster.members[away].store.must_fetch)
+    for _ in range(5):
+        writer.step()
+    cluster.settle()
+    assert cluster.files(0) == cluster.files(1) == cluster.files(2)
+    # It leads with what it fetched: the other two are never up together from here on.
+    leader = cluster.serving()[-1].node_id
+    cluster.cut_power(leader)
+    cluster.wait_for_leader()
+    for _ in range(5):
+        writer.step()
+    assert len(writer.acked) > 10
+    found = read(cluster.serving()[-1], committed=False)
+    assert {value: found[value][0] for value in writer.acked} == writer.acked
+    cluster.heal()
+    cluster.settle()
+    assert cluster.files(0) == cluster.files(1) == cluster.files(2)

@@ -1,0 +1,145 @@
+"""A group's log in files: what is written comes back, what is cut off does not, and damage is told from a torn tail."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from support.sim_disk import SimDisk
+from support.sim_loop import SimScheduler
+
+from broker.replication.folder import make_dir_durable
+from broker.replication.hard_state import HardStateFile
+from broker.replication.raft_log import CorruptRaftLog, FileLog
+from raftish.entries import Entry, HardState, Kind
+
+
+def entry(term, index, size=100):
+    return Entry(term, index, Kind.NORMAL, bytes([index % 251]) * size)
+
+
+class Rig:
+    def __init__(self, part_bytes=4096):
+        self.scheduler = SimScheduler()
+        self.disk = SimDisk(self.scheduler, flush_delay_ms=1.0)
+        self.part_bytes = part_bytes
+        self.log = self.open()
+
+    def open(self):
+        return FileLog(self.disk, self.scheduler, "log", part_bytes=self.part_bytes)
+
+    def flush(self):
+        told = []
+        self.log.when_all_durable(told.append)
+        self.scheduler.run_until(lambda: bool(told))
+        assert told == [None]
+
+    def power_cut(self, seed, keep="random"):
+        self.scheduler = SimScheduler()
+        self.disk = self.disk.crash(seed, keep=keep, scheduler=self.scheduler)
+        self.log = self.open()
+
+    def all(self, max_bytes=1000):
+        found = []
+        while len(found) < self.log.last_index - self.log.first_index + 1:
+            first = self.log.first_index + len(found)
+            found += self.log.entries(first, self.log.last_index, max_bytes)
+        return found
+
+
+def test_entries_come_back_in_parts_and_within_the_bytes_asked_for():
+    rig = Rig()
+    wanted = [entry(1 + index // 30, index) for index in range(1, 101)]
+    for entry_ in wanted:
+        rig.log.write(None, [entry_])
+    assert len(rig.disk.list("log")) > 2
+    assert rig.all() == wanted
+    assert len(rig.log.entries(1, 100, 1)) == 1, "one, however little was asked for"
+    assert 2 <= len(rig.log.entries(1, 100, 500)) <= 5
+    assert rig.log.entries(3, 4, 1 << 20) == wanted[2:4]
+    assert [rig.log.term_at(index) for index in (0, 1, 30, 100, 101)] == [0, 1, 2, 4, None]
+    rig.flush()
+    rig.power_cut(1, keep="none")
+    assert rig.all() == wanted
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_power_cuts_keep_what_was_flushed_and_nothing_that_was_cut_off(seed):
+    rng = random.Random(seed)
+    rig = Rig()
+    expected: list[Entry] = []
+    durable = 0
+    term = 1
+    for _ in range(40):
+        action = rng.random()
+        if action < 0.5:
+            new = [entry(term, len(expected) + 1 + n, rng.randrange(600)) for n in range(rng.randrange(1, 5))]
+            rig.log.write(None, new)
+            expected += new
+        elif action < 0.65 and expected:
+            term += 1
+            first = rng.randrange(max(1, len(expected) - 10), len(expected) + 1)
+            new = [entry(term, first, rng.randrange(600))]
+            rig.log.write(first, new)
+            expected[first - 1 :] = new
+            durable = min(durable, first - 1)
+        elif action < 0.9:
+            rig.flush()
+            durable = len(expected)
+        else:
+            rig.power_cut(rng.random())
+            found = rig.all()
+            assert durable <= len(found) <= len(expected)
+            assert found == expected[: len(found)]
+            expected, durable = found, len(found)
+    assert rig.all() == expected
+
+
+def test_what_a_checkpoint_covers_is_dropped_by_whole_files():
+    rig = Rig()
+    rig.log.write(None, [entry(1, 1)])
+    for index in range(2, 101):
+        rig.log.write(None, [entry(2, index)])
+    rig.log.trim(60, keep_bytes=1 << 20)
+    assert rig.log.first_index == 1, "so much is kept for nodes that come back"
+    rig.log.trim(60, keep_bytes=0)
+    first = rig.log.first_index
+    assert 30 < first <= 61
+    assert rig.log.term_at(first - 1) == 2
+    assert rig.log.term_at(first - 2) is None
+    rig.flush()
+    rig.power_cut(1, keep="none")
+    assert (rig.log.first_index, rig.log.last_index) == (first, 100)
+    rig.log.restart_at(500, 7)
+    assert (rig.log.first_index, rig.log.last_index, rig.log.term_at(500)) == (501, 500, 7)
+    rig.log.write(None, [entry(8, 501)])
+    assert rig.all() == [entry(8, 501)]
+
+
+def test_damage_that_is_no_torn_tail_is_refused():
+    rig = Rig()
+    for index in range(1, 101):
+        rig.log.write(None, [entry(1, index)])
+    rig.flush()
+    names = rig.disk.list("log")
+    rig.disk.overwrite(f"log/{names[0]}", 500, b"damage")
+    with pytest.raises(CorruptRaftLog):
+        rig.open()
+
+
+def test_a_promise_outlives_torn_writes_of_the_next_one():
+    scheduler = SimScheduler()
+    disk = SimDisk(scheduler, flush_delay_ms=1.0)
+    make_dir_durable(disk, "raft")
+    for seed in range(20):
+        states = HardStateFile(disk, scheduler, "raft/hard-state")
+        kept = HardState(3 * seed + 1, 2)
+        states.write(1, kept)
+        told = []
+        states.when_all_durable(told.append)
+        scheduler.run_until(lambda told=told: bool(told))
+        states.write(1, HardState(3 * seed + 2, None))
+        scheduler = SimScheduler()
+        disk = disk.crash(seed, scheduler=scheduler)
+        found = HardStateFile(disk, scheduler, "raft/hard-state").current
+        assert found in (kept, HardState(3 * seed + 2, None))
