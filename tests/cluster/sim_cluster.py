@@ -127,7 +127,9 @@ class SimCluster:
 
         def same():
             indexes = {member.store.index for member in self.members.values()}
-            last = {member.replica.group.raft.log.last_index for member in self.members.values() if member.replica}
+            last = {
+                member.replica.group.raft.log.last_index for member in self.members.values() if member.replica
+            }
             return len(indexes) == 1 and indexes == last
 
         self.wait_for_leader()
@@ -182,7 +184,7 @@ class Writer:
         answer = self._ask(
             client,
             ApiKey.PRODUCE,
-            11,
+            12,
             transactional_id=self.name if producer else None,
             acks=-1,
             timeout=1000,
@@ -229,4 +231,3 @@ class Writer:
         )
         if ended is not None and ended.error_code is ErrorCode.none:
             (self.committed if commits else self.aborted).add(value)
-
