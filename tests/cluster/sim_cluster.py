@@ -143,7 +143,7 @@ class SimCluster:
 
 
 class Writer:
-    """One value after the other into one partition, each until it is acknowledged or given up; what was told of each."""
+    """One value after the other into one partition, until it is acknowledged or given up; what was told of each."""
 
     def __init__(self, cluster, name, transactional):
         self.cluster = cluster

@@ -23,7 +23,9 @@ SEEDS = int(os.environ.get("SEALOG_CLUSTER_SEEDS", "12"))
 
 def read(member, *, committed):
     """{value: [its offsets]} of the partition."""
-    partition = member.node.topics.get(TOPIC).partitions[0]
+    topic = member.node.topics.get(TOPIC)
+    assert topic is not None, "the topic is gone"
+    partition = topic.partitions[0]
     found = {}
     position = 0
     while position < partition.readable_end(read_committed=committed):
