@@ -39,7 +39,7 @@ _MAX_ANSWER_BYTES = 256 << 20
 
 def cluster_secret(config: BrokerConfig) -> bytes:
     """Raises ConfigError."""
-    if config.cluster_secret_file is not None:
+    if config.cluster_secret_file:
         try:
             secret = Path(config.cluster_secret_file).read_bytes().strip()
         except OSError as error:

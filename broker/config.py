@@ -62,8 +62,8 @@ class BrokerConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_o
     """Of topics that are created without one; where there are fewer nodes, as many as there are."""
     peers: list[str] = msgspec.field(default_factory=list)
     """ID@HOST:PORT of every node of the cluster, this one too, where they reach each other. Empty: a broker alone."""
-    cluster_secret_file: str | None = None
-    """What all nodes of a cluster know and nobody else does; or in $SEALOG_CLUSTER_SECRET."""
+    cluster_secret_file: str = ""
+    """What all nodes of a cluster know and nobody else does; empty: it is in $SEALOG_CLUSTER_SECRET."""
     election_timeout_ms: Positive = 1_000
     """A leader that was not heard for one to two of these is replaced. The same on all nodes."""
     num_partitions: Positive = 1

@@ -143,7 +143,7 @@ class SimCluster:
 
 
 class Writer:
-    """One value after the other into one partition, each until it is acknowledged or given up; what was told of it."""
+    """One value after the other into one partition, until it is acknowledged or given up; what was told of each."""
 
     def __init__(self, cluster, name, transactional):
         self.cluster = cluster
@@ -184,7 +184,7 @@ class Writer:
         answer = self._ask(
             client,
             ApiKey.PRODUCE,
-            11,
+            12,
             transactional_id=self.name if producer else None,
             acks=-1,
             timeout=1000,
