@@ -12,6 +12,7 @@ from wire.errors import ErrorCode
 if TYPE_CHECKING:
     from broker.node import Node
 
+TOP_ERROR_VERSION = 2
 BATCHED_VERSION = 8
 TOPIC_ID_VERSION = 10
 
@@ -21,16 +22,29 @@ def handle(node: Node, call: Call, request: Any) -> None:
     if call.version >= BATCHED_VERSION:
         call.answer(groups=tuple(_group(node, call, group, stable) for group in request.groups))
     else:
-        call.answer(
-            topics=_topics(node, call, request.group_id, request.topics, stable, "OffsetFetchResponseTopic"),
-            error_code=ErrorCode.none,
+        unavailable = _unavailable(node)
+        # Version 1 has no error of the whole: there each offset says so.
+        refused = unavailable is not ErrorCode.none and call.version >= TOP_ERROR_VERSION
+        topics = (
+            ()
+            if refused
+            else _topics(node, call, request.group_id, request.topics, stable, "OffsetFetchResponseTopic")
         )
+        call.answer(topics=topics, error_code=unavailable)
+
+
+def _unavailable(node: Node) -> ErrorCode:
+    """After the metadata store has failed, what a commit that was answered put into force may be missing in memory; the
+    next start finds it."""
+    return ErrorCode.coordinator_not_available if node.store.failure is not None else ErrorCode.none
 
 
 def _group(node: Node, call: Call, group: Any, stable: bool) -> Any:
     refused = node.groups.validate_offset_fetch(
         group.group_id, getattr(group, "member_id", None), getattr(group, "member_epoch", -1)
     )
+    if refused is ErrorCode.none:
+        refused = _unavailable(node)
     topics: tuple[Any, ...] = ()
     if refused is ErrorCode.none:
         topics = _topics(node, call, group.group_id, group.topics, stable, "OffsetFetchResponseTopics")
@@ -87,8 +101,7 @@ def _everything(
 
 
 def _offset(node: Node, group_id: str, at: TopicPartition, stable: bool) -> dict[str, Any]:
-    if node.store.failure is not None:
-        # What a commit that was answered put into force may be missing here; the next start finds it.
+    if _unavailable(node) is not ErrorCode.none:
         return _nothing(ErrorCode.coordinator_not_available)
     if stable and node.offsets.is_pending(group_id, *at):
         return _nothing(ErrorCode.unstable_offset_commit)

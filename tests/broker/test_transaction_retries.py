@@ -331,3 +331,28 @@ def test_what_a_failed_store_never_took_is_no_success_when_it_is_asked_for_again
             )
             assert again.error_code is ErrorCode.coordinator_not_available
     assert read_all(world.client(), "t")[0] == []
+
+
+@pytest.mark.parametrize("version", [1, 7, 9])
+def test_no_offset_is_told_after_the_store_has_failed(version: int) -> None:
+    """What an answered commit put into force may be missing in memory then."""
+    world = SimNode()
+    create_topic(world.client(), "t", 1)
+    world.disk.fail("flush", "metadata")
+    assert Producer(world.client(), "p").init() is ErrorCode.coordinator_not_available
+    wanted = ({"name": "t", "partition_indexes": (0,)},)
+    if version < 8:
+        answer = world.client().ask(
+            ApiKey.OFFSET_FETCH, version, group_id="g", topics=wanted, require_stable=True
+        )
+        told = answer if version > 1 else answer.topics[0].partitions[0]
+    else:
+        answer = world.client().ask(
+            ApiKey.OFFSET_FETCH,
+            version,
+            groups=({"group_id": "g", "topics": wanted, "member_id": None, "member_epoch": -1},),
+            require_stable=True,
+        )
+        told = answer.groups[0]
+    assert told.error_code is ErrorCode.coordinator_not_available
+    assert version == 1 or not told.topics

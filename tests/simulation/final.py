@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.history import FinalEnds, FinalOffset, FinalRead
 from tests.simulation.actor import OK, Actor, decode, fetch_fields
 from wire.apis import ApiKey
-from wire.errors import KafkaError
+from wire.errors import ErrorCode, KafkaError
 
 
 class Auditor(Actor):
@@ -99,8 +99,13 @@ async def list_offset(actor: Actor, topic: str, partition: int, *, committed: bo
     return answer.topics[0].partitions[0]
 
 
-async def fetch_offset(actor: Actor, group: str, topic: str, partition: int) -> Any:
-    """The partition's part of an OffsetFetch that wants what is decided only. Raises Gone."""
+class GroupOffset(NamedTuple):
+    error_code: ErrorCode
+    committed_offset: int
+
+
+async def fetch_offset(actor: Actor, group: str, topic: str, partition: int) -> GroupOffset:
+    """What OffsetFetch says of the partition where only what is decided is wanted. Raises Gone."""
     answer = await actor.ask(
         ApiKey.OFFSET_FETCH,
         7,
@@ -108,4 +113,7 @@ async def fetch_offset(actor: Actor, group: str, topic: str, partition: int) -> 
         topics=({"name": topic, "partition_indexes": (partition,)},),
         require_stable=True,
     )
-    return answer.topics[0].partitions[0]
+    if answer.error_code is not OK:
+        return GroupOffset(answer.error_code, -1)
+    part = answer.topics[0].partitions[0]
+    return GroupOffset(part.error_code, part.committed_offset)
