@@ -31,6 +31,9 @@ class Limits(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
     """Requests taken in and answers not yet sent, per connection; above it the socket is not read."""
     connection_pending_requests: Positive = 1_000
     fetch_bytes: Positive = 55 * MIB
+    fetch_answer_bytes: Positive = 4 * MIB
+    """Where a fetch's answer ends though its client would take more, unless `fetch.min.bytes` asks for it: what passes
+    through memory in small pieces stays in the processor's caches, and the next fetch brings the rest."""
     partitions: Positive = 20_000
     partitions_per_topic: Positive = 10_000
     open_transactions: Positive = 20_000
@@ -115,7 +118,7 @@ class BrokerConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_o
     """How often it is looked for segments to delete or to seal by their age."""
     compaction_interval_ms: Positive = 15_000
     """How often it is looked for topics to compact (cleanup.policy=compact)."""
-    snapshot_log_bytes: Positive = 64 * MIB
+    snapshot_log_bytes: Positive = 4 * MIB
     """The metadata store writes a snapshot when its log has grown by this much."""
     limits: Limits = Limits()
 

@@ -50,6 +50,9 @@ from wire.errors import KafkaError
 log = logging.getLogger("sealog")
 
 METADATA_FOLDER = "metadata"
+METADATA_LINGER_MS = 500
+"""What nobody waits for, as COMMITTED (T1), goes with the next commit's flush: one of its own would be under way, and
+waited for, when that comes."""
 
 
 @dataclass(slots=True)
@@ -126,7 +129,7 @@ class Node:
             keys.SCHEMA,
             self.scheduler,
             Options(
-                flush_linger_ms=self.config.flush_linger_ms,
+                flush_linger_ms=max(METADATA_LINGER_MS, self.config.flush_linger_ms),
                 # In a cluster the next leader has what is committed, and must know which transactions were open:
                 # the first protocol cannot tell the end of one that left no trace from a repeat of the last one's (T5).
                 written_is_durable=self._least_term > 0,

@@ -61,13 +61,15 @@ class Admission:
             self._reply_when_safe(transaction, reply)
 
     def _add(self, transaction: Transaction, partitions: Iterable[TopicPartition]) -> None:
-        wanted = transaction.partitions.union(partitions)
-        if len(wanted) > self._max_partitions:
-            raise KafkaError(
-                ErrorCode.policy_violation,
-                f"a transaction may write to {self._max_partitions} partitions",
-            )
-        transaction.partitions = wanted
+        new = set(partitions) - transaction.partitions
+        if len(transaction.partitions) + len(new) > self._max_partitions:
+            raise self._too_many()
+        transaction.partitions.update(new)
+
+    def _too_many(self) -> KafkaError:
+        return KafkaError(
+            ErrorCode.policy_violation, f"a transaction may write to {self._max_partitions} partitions"
+        )
 
     def verify(
         self, name: str, producer_id: int, epoch: int, partitions: Iterable[TopicPartition]
@@ -102,18 +104,24 @@ class Admission:
         transaction = self._writable(held)
         if held.busy:
             raise KafkaError(ErrorCode.invalid_txn_state, f"the transaction of {name!r} is ending")
-        if implicit:
-            if transaction is None:
-                transaction = self._open.begin(held)
-                self._open.store_header(transaction)
-            if partition not in transaction.partitions:
-                # In memory alone: after a restart the batch itself tells that its partition belongs to it.
-                self._add(transaction, (partition,))
-        elif transaction is None or partition not in transaction.partitions:
-            raise KafkaError(
-                ErrorCode.invalid_txn_state, f"{partition} was not added to a transaction of {name!r}"
-            )
+        if transaction is None:
+            if not implicit:
+                raise _not_added(partition, name)
+            transaction = self._open.begin(held)
+            self._open.store_header(transaction)
+        self.admit_further(transaction, partition, implicit=implicit)
         return transaction
+
+    def admit_further(self, transaction: Transaction, partition: TopicPartition, *, implicit: bool) -> None:
+        """Another partition of a request that `admit_write` let in, in the same turn. Raises as that one does."""
+        if partition in transaction.partitions:
+            return
+        if not implicit:
+            raise _not_added(partition, transaction.transactional_id)
+        # In memory alone: after a restart the batch itself tells that its partition belongs to it.
+        if len(transaction.partitions) >= self._max_partitions:
+            raise self._too_many()
+        transaction.partitions.add(partition)
 
     @staticmethod
     def wrote(
@@ -228,3 +236,7 @@ class Admission:
                 ErrorCode.invalid_txn_state, f"the prepared transaction of {held.name!r} must end first"
             )
         return transaction
+
+
+def _not_added(partition: TopicPartition, name: str) -> KafkaError:
+    return KafkaError(ErrorCode.invalid_txn_state, f"{partition} was not added to a transaction of {name!r}")

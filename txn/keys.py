@@ -7,6 +7,7 @@ ids) come last in a key or are escaped.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -44,6 +45,7 @@ def txid(transactional_id: str) -> str:
     return TXIDS + transactional_id
 
 
+@lru_cache(maxsize=4_096)  # a transaction's records are named half a dozen times within a moment
 def _txn_path(key: TxnKey) -> str:
     return f"{key[0]:019d}/{key[1]:05d}/{key[2]:020d}"
 
@@ -157,20 +159,8 @@ def parse_group(path: str) -> tuple[str, str]:
     return unquote(escaped), rest
 
 
-def _writes_by_segment(key: str, value: Any) -> tuple[Any, ...] | None:
-    return (value["segment"], key) if value["kind"] == "write" else None
-
-
-def _offsets_by_group(key: str, value: Any) -> tuple[Any, ...] | None:
-    return (value["group"], key) if value["kind"] == "offsets" else None
-
-
 def _open_by_deadline(key: str, value: Any) -> tuple[Any, ...] | None:
     return (value["deadline_ms"], key) if value["state"] == "OPEN" else None
-
-
-def _finished_by_age(key: str, value: Any) -> tuple[Any, ...] | None:
-    return (value["state"], value["finalized_ms"], key) if value["finalized_ms"] else None
 
 
 def _partition_of(key: str) -> str:
@@ -181,17 +171,9 @@ def _partition_of(key: str) -> str:
     return "/".join(key.split("/")[1:3])
 
 
-WRITES_BY_SEGMENT = "writes-by-segment"
-OFFSETS_BY_GROUP = "offsets-by-group"
 OPEN_BY_DEADLINE = "open-by-deadline"
-FINISHED_BY_AGE = "finished-by-age"
 
 SCHEMA = Schema(
-    indexes={
-        WRITES_BY_SEGMENT: IndexSpec(TXN_OPS, _writes_by_segment),
-        OFFSETS_BY_GROUP: IndexSpec(TXN_OPS, _offsets_by_group),
-        OPEN_BY_DEADLINE: IndexSpec(TXNS, _open_by_deadline),
-        FINISHED_BY_AGE: IndexSpec(TXNS, _finished_by_age),
-    },
+    indexes={OPEN_BY_DEADLINE: IndexSpec(TXNS, _open_by_deadline)},
     partition_of=_partition_of,
 )

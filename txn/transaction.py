@@ -130,7 +130,7 @@ class Transaction:
     def header(self) -> dict[str, Any]:
         """The record under `/txn/`."""
         return {
-            "state": str(self.state),
+            "state": self.state.value,
             "txid": self.transactional_id,
             "created_ms": self.created_ms,
             "deadline_ms": self.deadline_ms,

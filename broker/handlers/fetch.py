@@ -47,6 +47,7 @@ class _Fetch:
         "_max_bytes",
         "_min_bytes",
         "_node",
+        "_order",
         "_request",
         "_timer",
         "_topics",
@@ -61,7 +62,9 @@ class _Fetch:
         self._request = request
         self._wait_ms = to_ms(request.max_wait)
         self._min_bytes = request.min_bytes
-        self._max_bytes = min(getattr(request, "max_bytes", 1 << 31), node.config.limits.fetch_bytes)
+        limits = node.config.limits
+        allowed = min(getattr(request, "max_bytes", 1 << 31), limits.fetch_bytes)
+        self._max_bytes = min(allowed, max(limits.fetch_answer_bytes, request.min_bytes))
         self._committed = getattr(request, "isolation_level", 0) == _READ_COMMITTED
         self._timer: Timer | None = None
         self._watched: list[Partition] = []
@@ -71,6 +74,15 @@ class _Fetch:
             (node.topics.get_by_id(wanted.topic_id) if by_id else node.topics.get(wanted.topic), wanted)
             for wanted in request.topics
         ]
+        self._order = [
+            (at, number)
+            for at, (_, wanted) in enumerate(self._topics)
+            for number in range(len(wanted.partitions))
+        ]
+        if self._max_bytes < allowed and len(self._order) > 1:
+            # The client would take more than it gets: no partition may always be the first one.
+            start = call.correlation_id % len(self._order)
+            self._order = self._order[start:] + self._order[:start]
 
     def start(self) -> None:
         results, size, final = self._read()
@@ -121,20 +133,24 @@ class _Fetch:
         left = self._max_bytes
         size = 0
         final = False
-        results: list[FetchTopicResult] = []
-        for topic, wanted in self._topics:
-            partitions: list[FetchPartitionResult] = []
-            for one in wanted.partitions:
-                result, taken = self._read_one(topic, one, left, first=size == 0)
-                final = final or result.error is not ErrorCode.none
-                left -= taken
-                size += taken
-                partitions.append(result)
-            if self._call.version >= TOPIC_ID_VERSION:
-                results.append(FetchTopicResult("", wanted.topic_id, partitions))
-            else:
-                results.append(FetchTopicResult(wanted.topic, None, partitions))
-        return results, size, final or not results
+        found: dict[tuple[int, int], FetchPartitionResult] = {}
+        for at, number in self._order:
+            topic, wanted = self._topics[at]
+            result, taken = self._read_one(topic, wanted.partitions[number], left, first=size == 0)
+            final = final or result.error is not ErrorCode.none
+            left -= taken
+            size += taken
+            found[at, number] = result
+        by_id = self._call.version >= TOPIC_ID_VERSION
+        topics: list[FetchTopicResult] = []
+        for at, (_, wanted) in enumerate(self._topics):
+            partitions = [found[at, number] for number in range(len(wanted.partitions))]
+            topics.append(
+                FetchTopicResult("", wanted.topic_id, partitions)
+                if by_id
+                else FetchTopicResult(wanted.topic, None, partitions)
+            )
+        return topics, size, final or not topics
 
     def _read_one(
         self, topic: Topic | None, one: Any, left: int, *, first: bool

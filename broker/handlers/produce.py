@@ -15,6 +15,7 @@ from storage.layout import Appended
 from storage.range_log import RangeLog
 from txn.admission import Admission
 from txn.partition import Partition
+from txn.transaction import Transaction
 from wire.batch import NO_TIMESTAMP, validate_produced
 from wire.errors import ErrorCode, KafkaError
 from wire.produce_codec import ProducePartitionResult, ProduceTopicResult, encode_produce_response
@@ -42,6 +43,7 @@ class _Produce:
     """One request while it waits: what was appended, and how many logs are still to answer."""
 
     __slots__ = (
+        "admitted",
         "call",
         "durable_at",
         "failed",
@@ -59,6 +61,8 @@ class _Produce:
         self.request = request
         self.now_ms = now_ms
         self.results: list[ProduceTopicResult] = []
+        self.admitted: dict[tuple[int, int], Transaction] = {}
+        """By (producer id, epoch): the transaction that the request's batches are of."""
         self.durable_at: dict[RangeLog, int] = {}
         self.transactional: set[RangeLog] = set()
         self.two_phase = False
@@ -127,13 +131,16 @@ def _append(
             state.durable_at[log] = max(appended.lsn, state.durable_at.get(log, 0))
             return _accepted(state, partition, appended, append_time_ms)
         implicit = call.version >= IMPLICIT_ADD_VERSION
-        transaction = node.coordinator.admission.admit_write(
-            request.transactional_id,
-            header.producer_id,
-            header.producer_epoch,
-            (partition.topic, partition.index),
-            implicit=implicit,
-        )
+        producer = header.producer_id, header.producer_epoch
+        at = partition.topic, partition.index
+        transaction = state.admitted.get(producer)
+        if transaction is None:
+            transaction = node.coordinator.admission.admit_write(
+                request.transactional_id, *producer, at, implicit=implicit
+            )
+            state.admitted[producer] = transaction
+        else:
+            node.coordinator.admission.admit_further(transaction, at, implicit=implicit)
         appended = log.append(
             partition.index,
             header,

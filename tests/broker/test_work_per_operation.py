@@ -25,8 +25,8 @@ OURS = tuple(str(ROOT / package) + "/" for package in ("wire", "storage", "txn",
 
 TABLE = {
     "plain record": 137,
-    "transaction of 1 partition": 516,
-    "transaction of 10 partitions": 1_069,
+    "transaction of 1 partition": 492,
+    "transaction of 10 partitions": 1_027,
     "fetch of 60 batches": 548,
 }
 """Calls per operation."""

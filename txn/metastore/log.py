@@ -242,15 +242,21 @@ class Log:
         self.written_bytes += size
 
     def _tell(self) -> None:
-        with (
-            contextlib.ExitStack() as calls
-        ):  # one that raises keeps none of the others; last in, first called
-            if self._failure is not None:
-                calls.callback(self._failure_waiters.fire_all, self._failure)
-                calls.callback(self._durable_waiters.fire_all, self._failure)
-                calls.callback(self._written_waiters.fire_all, self._failure)
-            calls.callback(self._durable_waiters.fire, self._durable_lsn)
-            calls.callback(self._written_waiters.fire, self._written_lsn)
+        # One that raises keeps none of the others.
+        try:
+            self._written_waiters.fire(self._written_lsn)
+        finally:
+            try:
+                self._durable_waiters.fire(self._durable_lsn)
+            finally:
+                if self._failure is not None:
+                    self._tell_failed(self._failure)
+
+    def _tell_failed(self, failure: StoreFailed) -> None:
+        with contextlib.ExitStack() as calls:  # last in, first called
+            calls.callback(self._failure_waiters.fire_all, failure)
+            calls.callback(self._durable_waiters.fire_all, failure)
+            calls.callback(self._written_waiters.fire_all, failure)
 
     # -- flushing
 
