@@ -99,7 +99,8 @@ def test_it_is_seen_from_any_node_and_drained_under_load(brokers, work):
     other = next(node for node in brokers.nodes if node != leader)
     picture = command(brokers, other, "status").output
     assert re.search(rf"^cluster \w+: 3 nodes, 1 range, node {leader} takes changes$", picture, re.MULTILINE)
-    assert picture.count("○") == 3, "two nodes follow, and the legend"
+    # Under load a follower may be an entry behind: that is another sign.
+    assert picture.count("○") + picture.count("◐") == 4, "two nodes follow, and the legend"
     refused = command(brokers, other, "add", "7", "--peer", "127.0.0.1:1")
     assert refused.exit_code == 1
     assert "those in --peers" in refused.output
