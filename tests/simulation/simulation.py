@@ -83,6 +83,8 @@ def simulate(plan: Plan, *, keep_log: bool = False) -> Result:
         with turned(plan.knobs):
             return _Run(plan, keep_log=keep_log).run()
     finally:
+        # All that this run made is in the youngest generation still: a world of cycles, which would stay for long.
+        gc.collect(0)
         if collecting:
             gc.enable()
 
