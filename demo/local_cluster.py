@@ -148,7 +148,9 @@ def _next_steps(cluster: LocalCluster) -> list[str]:
 @click.option("--data", metavar="DIR", help="Where data and logs go.  [default: a temporary folder]")
 def main(nodes: int, data: str | None) -> None:
     """Start a cluster of brokers on this machine, show it, and end it by Ctrl-C."""
-    signal.signal(signal.SIGTERM, _interrupt)
+    # Ctrl-C by hand as well: started in a shell's background it would be ignored.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
     with tempfile.TemporaryDirectory(prefix="sealog-cluster-") as scratch:
         folder = Path(data or scratch)
         folder.mkdir(parents=True, exist_ok=True)
