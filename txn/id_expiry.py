@@ -18,18 +18,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Set
 
-from storage.clock import Scheduler, Timer
+from storage.clock import Scheduler
 from txn import keys
 from txn.identities import Identities
-from txn.metastore import Delete, MetaStore, StoreFailed
+from txn.metastore import Delete, MetaStore
+from txn.sweep import Sweep
 from txn.transaction import TransactionalId
 
 IDS_PER_TURN = 1_000
 
 
-class IdExpiry:
-    """Sweeps in intervals. Times in milliseconds of the wall clock."""
-
+class IdExpiry(Sweep):
     def __init__(
         self,
         store: MetaStore,
@@ -38,41 +37,20 @@ class IdExpiry:
         undecided: Callable[[], Set[str]],
     ) -> None:
         """`undecided`: the ids that voted in a group transaction which has no outcome yet."""
+        super().__init__(scheduler)
         self._store = store
-        self._scheduler = scheduler
         self._ids = identities
         self._undecided = undecided
-        self._expiration_ms = 0
-        self._interval_ms = 0
-        self._timer: Timer | None = None
 
-    def configure(self, expiration_ms: int, interval_ms: int) -> None:
-        """Sweep from now on, every `interval_ms`."""
-        self._expiration_ms = expiration_ms
-        self._interval_ms = interval_ms
-        self.close()
-        self._timer = self._scheduler.call_later(interval_ms, self._sweep)
-
-    def close(self) -> None:
-        """No more sweeps."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _sweep(self) -> None:
-        """One turn's part of a sweep; the next one follows at once while there is more to look at."""
-        looked, idle = self._ids.unused_since(self._scheduler.now_ms() - self._expiration_ms, IDS_PER_TURN)
+    def part(self, before_ms: int) -> bool:
+        looked, idle = self._ids.unused_since(before_ms, IDS_PER_TURN)
         if idle:
             kept = self._undecided()
             for held in idle:
                 if held.name in kept:
                     self._ids.used(held)
-            try:
-                self._forget([held for held in idle if held.name not in kept])
-            except StoreFailed:
-                return  # the store has said so to everyone
-        more = looked == IDS_PER_TURN
-        self._timer = self._scheduler.call_later(0 if more else self._interval_ms, self._sweep)
+            self._forget([held for held in idle if held.name not in kept])
+        return looked == IDS_PER_TURN
 
     def _forget(self, expired: list[TransactionalId]) -> None:
         if expired:

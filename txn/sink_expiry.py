@@ -12,51 +12,34 @@ from __future__ import annotations
 from collections.abc import Callable, Set
 from urllib.parse import unquote
 
-from storage.clock import Scheduler, Timer
+from storage.clock import Scheduler
 from txn import keys
-from txn.metastore import Delete, IndexKey, MetaStore, StoreFailed
+from txn.metastore import Delete, IndexKey, MetaStore
+from txn.sweep import Sweep
 
 SINKS_PER_TURN = 1_000
 
 
-class SinkExpiry:
-    """Sweeps in intervals. Times in milliseconds of the wall clock."""
-
+class SinkExpiry(Sweep):
     def __init__(self, store: MetaStore, scheduler: Scheduler, undecided: Callable[[], Set[str]]) -> None:
         """`undecided`: the sinks with a batch that has no outcome yet."""
+        super().__init__(scheduler)
         self._store = store
-        self._scheduler = scheduler
         self._undecided = undecided
-        self._expiration_ms = 0
-        self._interval_ms = 0
-        self._timer: Timer | None = None
+        self._after: IndexKey | None = None
+        """How far this sweep has looked: sinks that stay keep their place."""
 
     def configure(self, expiration_ms: int, interval_ms: int) -> None:
-        """Sweep from now on, every `interval_ms`."""
-        self._expiration_ms = expiration_ms
-        self._interval_ms = interval_ms
-        self.close()
-        self._timer = self._scheduler.call_later(interval_ms, self._sweep, None)
+        self._after = None
+        super().configure(expiration_ms, interval_ms)
 
-    def close(self) -> None:
-        """No more sweeps."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _sweep(self, after: IndexKey | None) -> None:
-        """One turn's part of a sweep; the next one follows at once while there is more to look at."""
-        before = (self._scheduler.now_ms() - self._expiration_ms,)
-        found = list(self._store.scan_index(keys.SINKS_BY_AGE, after, before, SINKS_PER_TURN))
+    def part(self, before_ms: int) -> bool:
+        found = list(self._store.scan_index(keys.SINKS_BY_AGE, self._after, (before_ms,), SINKS_PER_TURN))
         if found:
             kept = self._undecided()
             gone = [key for _, key in found if unquote(key.removeprefix(keys.SINKS)) not in kept]
-            try:
-                if gone:
-                    self._store.apply([Delete(key) for key in gone])
-            except StoreFailed:
-                return  # the store has said so to everyone
-        if len(found) == SINKS_PER_TURN:
-            self._timer = self._scheduler.call_later(0, self._sweep, (*found[-1][0], ""))
-        else:
-            self._timer = self._scheduler.call_later(self._interval_ms, self._sweep, None)
+            if gone:
+                self._store.apply([Delete(key) for key in gone])
+        more = len(found) == SINKS_PER_TURN
+        self._after = (*found[-1][0], "") if more else None
+        return more

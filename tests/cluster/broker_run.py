@@ -2,27 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 from tests.cluster.campaign import Campaign
 from tests.cluster.machines import BrokerCluster
 from tests.cluster.times import ServiceTimes
 from tests.history import Violation
-from tests.support.broker_process import CHECKOUT
-
-
-def brokers_make_clusters() -> bool:
-    """Whether this checkout's `sealog serve` can be a node of a cluster."""
-    text = subprocess.run(
-        [sys.executable, "-m", "broker", "serve", "--help"],
-        cwd=CHECKOUT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return "--peers" in text.stdout
 
 
 def run_brokers(folder: Path, nodes: int, seed: int, faults: int) -> tuple[list[Violation], ServiceTimes]:

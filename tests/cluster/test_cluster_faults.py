@@ -8,9 +8,7 @@ from __future__ import annotations
 import os
 import random
 
-import pytest
-
-from tests.cluster.broker_run import brokers_make_clusters, run_brokers
+from tests.cluster.broker_run import run_brokers
 from tests.cluster.campaign import Campaign, Limits
 from tests.cluster.faults import KINDS, Fault, Trouble, troubles
 from tests.cluster.line_load import LineLoad
@@ -60,8 +58,6 @@ def test_a_log_that_acknowledges_too_early_is_found_out(tmp_path):
 
 
 def test_brokers_lose_nothing_and_come_back_after_every_fault(tmp_path):
-    if not brokers_make_clusters():
-        pytest.skip("`sealog serve` has no --peers: brokers do not make clusters yet")
     seed, times = chosen_seed(), ServiceTimes()
     # In parts: what a client library's own assertion takes with it is one part, which is run once more.
     for part, begin in enumerate(range(0, FAULTS, FAULTS_AT_A_TIME)):

@@ -9,14 +9,11 @@ import sys
 
 import pytest
 
-from tests.cluster.broker_run import brokers_make_clusters
 from tests.support.broker_process import CHECKOUT
 
 
 @pytest.mark.parametrize("nodes", [1, 3])
 def test_it_shows_itself_and_ends_by_ctrl_c(nodes, tmp_path):
-    if nodes > 1 and not brokers_make_clusters():
-        pytest.skip("`sealog serve` has no --peers: brokers do not make clusters yet")
     process = subprocess.Popen(
         [sys.executable, "-m", "demo.local_cluster", "--nodes", str(nodes), "--data", str(tmp_path)],
         cwd=CHECKOUT,
