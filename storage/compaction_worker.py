@@ -11,8 +11,8 @@ import sys
 
 import msgspec
 
-from storage.compaction import rewrite
 from storage.compaction_job import Job
+from storage.compaction_rewrite import rewrite
 from storage.format import CorruptLog
 from storage.real_disk import RealDisk
 from wire.errors import KafkaError

@@ -19,6 +19,7 @@ from fuzz import data_folder, random_requests, sessions
 from fuzz.mutations import mutated
 from storage.cache import SegmentCache
 from storage.check import check_directory
+from storage.compaction_records import decode
 from storage.format import CorruptLog
 from storage.segment import Segment
 from txn.metastore import CorruptStore, UnknownFormat
@@ -190,6 +191,22 @@ def _check_records(data: bytes) -> None:
     assert size <= LARGEST_RECORDS + len(data)
 
 
+def _check_compaction_records(data: bytes) -> None:
+    """The library's reader gives as many records as the batch has, the same as ours, or CORRUPT_MESSAGE says no."""
+    data = _with_right_checksum(data)
+    try:
+        header = parse_header(data)
+        records = list(decode(data))
+    except KafkaError:
+        return
+    assert len(records) == header.record_count
+    try:
+        ours = list(iterate_records(data))
+    except KafkaError:
+        return
+    assert records == ours
+
+
 # -- files
 
 
@@ -288,6 +305,7 @@ TARGETS: dict[str, Target] = {
         Target("batch", _batches, _check_batch),
         Target("sealed-batch", _batches, _check_sealed_batch),
         Target("records", _batches, _check_records),
+        Target("compaction-records", _batches, _check_compaction_records),
         Target("segment", lambda: _files("topics/", ".seg"), _check_segment),
         Target("metadata", lambda: _files("metadata/"), _check_store),
         Seeded("sessions", list, _nothing, sessions.run),

@@ -15,6 +15,7 @@ SEEDS = {
     "batch": 8_000,
     "sealed-batch": 8_000,
     "records": 3_000,
+    "compaction-records": 3_000,
     "segment": 600,
     "metadata": 1_500,
     "sessions": 60,

@@ -12,7 +12,7 @@ from broker.config import BrokerConfig
 from broker.data_folder import ForeignFolder
 from broker.node import Node
 from broker.session import Session
-from storage.compaction import rewrite
+from storage.compaction_rewrite import rewrite
 from storage.format import CorruptLog
 from tests.simulation.loop import Loop, Process
 from tests.simulation.network import Network

@@ -14,8 +14,8 @@ from support.sim_loop import SimScheduler
 from broker.config import BrokerConfig
 from broker.node import Node, StartReport
 from broker.session import Session
-from storage.compaction import rewrite
 from storage.compaction_job import Job, JobDone
+from storage.compaction_rewrite import rewrite
 from wire import codec
 from wire.batch import TRANSACTIONAL_BIT
 from wire.building import build_request
