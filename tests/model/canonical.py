@@ -2,8 +2,8 @@
 
 Left out, since nothing within the bounds comes of it:
 
-- *the order of batches in the metadata log.* A start makes a map of records of it, so the log counts as three maps: what is
-  on the device, what will be when the flush under way ends, and what is written. A crash leaves one of them.
+- *the order of batches in the metadata log.* A start makes a map of records of it, so it counts as three maps: what
+  is on the device, what will be when the flush under way ends, what is written. A crash leaves one of them.
 - *what a frame says of how far the log was durable*, while no flush of it has failed: a start tells damage from a torn
   end by it, and spares itself writing anew what the next flush covers anyway.
 - *the time of day.* In a record it stands for "some time"; deadlines are further away than all timers that are left. Of
