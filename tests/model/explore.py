@@ -1,4 +1,7 @@
-"""Exhaustive search over the states of a scenario, each state once, by replaying the actions that lead to it."""
+"""Exhaustive search over the states of a scenario, each state once, by replaying the actions that lead to it.
+
+What is one state, `model.canonical` says. Two crashes that leave the same behind are one: the second is not replayed.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from model import canonical
 from model.world import Action, Broken, World
 
 
@@ -57,12 +61,19 @@ def explore(
             world = _replay(make, path)
             result.replays += 1
             while True:
-                key = world.state_hash()
+                key = canonical.key(world)
                 if key in seen:
                     break
                 seen.add(key)
                 result.states += 1
-                actions = world.actions()
+                actions: list[Action] = []
+                for action in world.actions():
+                    if action[0] == "crash":
+                        key = canonical.crash_key(world, action[1])
+                        if key in seen:
+                            continue
+                        seen.add(key)
+                    actions.append(action)
                 if not actions or result.states % finish_every == 0:
                     result.ends += 1
                     if not actions:

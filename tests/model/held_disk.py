@@ -18,10 +18,11 @@ class HeldDisk(SimDisk):
         super().__init__(scheduler, **options)
         self.holding = False
         self.held: dict[tuple[str, str], Callable[[OSError | None], None]] = {}
+        self.covered: dict[tuple[str, str], int] = {}
+        """Of each held flush, how many of the changes that are pending it covers."""
 
     def _start(self, kind: str, path: str, finish: Callable[[], None], done: FlushDone) -> None:
-        node = self._node(path) if kind == "flush" else None
-        covered = len(node.pending) if node is not None else 0
+        covered = len(self._node(path).pending) if kind in ("flush", "flush_dir") else 0
 
         def complete(error: OSError | None) -> None:
             if error is None:
@@ -33,6 +34,7 @@ class HeldDisk(SimDisk):
         if self.holding:
             assert (kind, path) not in self.held, f"two of {kind} {path} at once"
             self.held[kind, path] = complete
+            self.covered[kind, path] = covered
         else:
             self.scheduler.call_soon(complete, None)
 
@@ -43,6 +45,7 @@ class HeldDisk(SimDisk):
         node.lose(covered)
 
     def complete(self, key: tuple[str, str], error: OSError | None = None) -> None:
+        del self.covered[key]
         self.held.pop(key)(error)
 
     def release(self) -> None:
@@ -61,30 +64,11 @@ class HeldDisk(SimDisk):
         bytes, or what a function of the path says."""
         self._alive = False
         self.held.clear()
+        self.covered.clear()
         if keep is None:
             self._forget_flushing(self._root)
             return HeldDisk(scheduler, root=self._root)
         return HeldDisk(scheduler, root=self._folder_after_crash(self._root, "", random.Random(0), keep, {}))
-
-    def content_hash(self) -> int:
-        """Of all files, as they are and as they are on the device."""
-        found: list[str] = []
-        self._walk(self._root, "", found)
-        return hash(tuple((path, self._digest(path)) for path in self._paths("")))
-
-    def _paths(self, folder: str) -> list[str]:
-        found: list[str] = []
-        for name in self.list(folder):
-            path = f"{folder}/{name}" if folder else name
-            try:
-                found += self._paths(path)
-            except NotADirectoryError:
-                found.append(path)
-        return found
-
-    def _digest(self, path: str) -> tuple[int, int]:
-        node = self._inode(path)
-        return hash(bytes(node.cached)), hash(bytes(node.durable))
 
 
 class _Unreserved(SimFile):

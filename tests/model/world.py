@@ -165,20 +165,6 @@ class World(SimNode):
                 position = max(position, header.last_offset + 1)
         return found
 
-    def state_hash(self) -> int:
-        coordinator = self.node.coordinator
-        return hash(
-            (
-                self.disk.content_hash(),
-                tuple(sorted(self.disk.held)),
-                tuple(sorted(self.left.items())),
-                tuple((script.position, script.waiting, tuple(script.heard)) for script in self.scripts),
-                tuple((p.high_watermark, p.last_stable_offset, p.end_offset) for p in self.partitions()),
-                tuple(sorted((held.name, held.busy, held.epoch) for held in coordinator._ids)),
-                int(self.scheduler._now_ms) if self.left.get("tick") else 0,
-            )
-        )
-
     # -- invariants
 
     def check(self) -> None:
