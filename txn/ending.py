@@ -166,12 +166,13 @@ class Ending:
     def expose(self, transaction: Transaction) -> None:
         """Let readers see the outcome: the last stable offset moves on, aborted batches are left out from now on."""
         aborted = transaction.state is State.ABORTED
+        key = transaction.key
         for partition, segments in transaction.writes.items():
             if aborted:
                 first = min(write.first for write in segments.values())
                 last = max(write.last for write in segments.values())
                 partition.transactions.add_aborted(transaction.producer_id, first, last)
-            partition.transactions.closed(transaction.key)
+            partition.transactions.closed(key)
             partition.wake()
         self._offsets.release(transaction)
         self._settlement.finished(transaction)

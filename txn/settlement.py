@@ -15,22 +15,13 @@ from storage.clock import Scheduler, Timer
 from txn import keys
 from txn.metastore import Delete, MetaStore, Op, Put, StoreFailed
 from txn.partition import Partition
-from txn.transaction import State, Transaction
+from txn.transaction import SegmentWrite, State, Transaction
 
 PASS_DELAY_MS = 250
 BATCH_OPS = 2_000
 
 
-@dataclass(slots=True, eq=False)
-class _Part:
-    """What one finished transaction left in one segment of one partition."""
-
-    partition: Partition
-    segment_id: int
-    producer_id: int
-    first: int
-    last: int
-    aborted: bool
+_Writes = dict[Partition, dict[int, SegmentWrite]]
 
 
 @dataclass(slots=True, eq=False)
@@ -38,7 +29,9 @@ class _Finished:
     key: keys.TxnKey
     op_count: int
     has_header: bool
-    parts: list[_Part]
+    aborted: bool
+    writes: _Writes
+    """What is not settled yet of what it wrote."""
 
 
 class Settlement:
@@ -57,24 +50,26 @@ class Settlement:
 
     def unsettled_segments(self) -> set[int]:
         """Segments with records of finished transactions whose outcome is not recorded for good yet."""
-        return {part.segment_id for finished in self._queue for part in finished.parts}
+        return {
+            segment_id
+            for finished in self._queue
+            for segments in finished.writes.values()
+            for segment_id in segments
+        }
 
     def finished(self, transaction: Transaction, *, has_header: bool = True) -> None:
         """A transaction reached its end. Without a header (lost in a crash): its batches are aborted, by T3."""
         aborted = transaction.state is State.ABORTED
-        parts = [
-            _Part(partition, segment_id, transaction.producer_id, write.first, write.last, aborted)
-            for partition, segments in transaction.writes.items()
-            for segment_id, write in segments.items()
-        ]
-        self._queue.append(_Finished(transaction.key, transaction.op_count, has_header, parts))
+        self._queue.append(
+            _Finished(transaction.key, transaction.op_count, has_header, aborted, transaction.writes)
+        )
         if self._timer is None:
             self._timer = self._scheduler.call_later(PASS_DELAY_MS, self._timed_pass)
 
     def forget_partition(self, partition: Partition) -> None:
         """The partition's topic is deleted: nothing of it needs settling."""
         for finished in self._queue:
-            finished.parts = [part for part in finished.parts if part.partition is not partition]
+            finished.writes.pop(partition, None)
 
     def _timed_pass(self) -> None:
         self._timer = None
@@ -93,22 +88,22 @@ class Settlement:
         collected: list[Op] = []
         kept: deque[_Finished] = deque()
         for finished in self._queue:
-            open_parts: list[_Part] = []
-            for part in finished.parts:
-                partition = part.partition
+            left: _Writes = {}
+            for partition, segments in finished.writes.items():
                 limit = limits.get(partition)
                 if limit is None:
                     # Never at or above the high watermark: what a crash cuts off gets its offsets used again (T8).
                     limit = limits[partition] = partition.last_stable_offset
-                if part.aborted and part.first < limit:
-                    key = keys.aborted(part.segment_id, partition.index, part.first)
-                    aborted.append(Put(key, [min(part.last, limit - 1), part.producer_id]))
-                if part.first < limit:
-                    resolved.setdefault(part.segment_id, {})[partition.index] = limit
-                if part.last >= limit:
-                    open_parts.append(part)
-            finished.parts = open_parts
-            if open_parts:
+                for segment_id, write in segments.items():
+                    if write.first < limit:
+                        resolved.setdefault(segment_id, {})[partition.index] = limit
+                        if finished.aborted:
+                            key = keys.aborted(segment_id, partition.index, write.first)
+                            aborted.append(Put(key, [min(write.last, limit - 1), finished.key[0]]))
+                    if write.last >= limit:
+                        left.setdefault(partition, {})[segment_id] = write
+            finished.writes = left
+            if left:
                 kept.append(finished)
             elif finished.has_header:
                 collected.append(Delete(keys.txn(finished.key)))

@@ -102,10 +102,10 @@ class Transaction:
     deadline ends it."""
     membership: Membership | None = None
     """The group transaction that decides this one's outcome, if it is enlisted in one."""
+    key: TxnKey = field(init=False)
 
-    @property
-    def key(self) -> TxnKey:
-        return self.producer_id, self.epoch, self.txn_seq
+    def __post_init__(self) -> None:
+        self.key = self.producer_id, self.epoch, self.txn_seq
 
     def move(self, state: State) -> None:
         if state not in TRANSITIONS[self.state]:

@@ -17,7 +17,7 @@ from storage.range_log import RangeLog
 from txn.admission import Admission
 from txn.partition import Partition
 from txn.transaction import Transaction
-from wire.batch import NO_TIMESTAMP, validate_produced
+from wire.batch import NO_TIMESTAMP, TRANSACTIONAL_BIT, validate_produced
 from wire.errors import ErrorCode, KafkaError
 from wire.produce_codec import ProducePartitionResult, ProduceTopicResult, encode_produce_response
 from wire.records import iterate_records
@@ -120,7 +120,7 @@ def _append(
             _check_keys(records, partition)
         header, records, append_time_ms = timestamps.admit(rules, header, records, state.now_ms)
         log = partition.log
-        if not header.is_transactional:
+        if not header.attributes & TRANSACTIONAL_BIT:
             if partition.transactions.is_writing(header.producer_id):
                 return ProducePartitionResult(
                     part.index,
@@ -142,7 +142,8 @@ def _append(
             )
             state.admitted[producer] = transaction
         else:
-            node.coordinator.admission.admit_further(transaction, at, implicit=implicit)
+            if at not in transaction.partitions:
+                node.coordinator.admission.admit_further(transaction, at, implicit=implicit)
         appended = log.append(
             partition.index,
             header,
@@ -165,9 +166,9 @@ def _append(
         if transaction.two_phase:
             state.durable_at[log] = max(appended.lsn, state.durable_at.get(log, 0))
             state.two_phase = True
-        else:
+        if log not in state.transactional:
             state.durable_at.setdefault(log, 0)
-        state.transactional.add(log)
+            state.transactional.add(log)
         return _accepted(state, partition, appended, append_time_ms)
     except KafkaError as refused:
         start = -1
