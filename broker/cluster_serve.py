@@ -178,7 +178,7 @@ async def serve_cluster(config: BrokerConfig, say: Callable[[str], None]) -> Non
 
         member = receiver.member = Member(
             config.node_id,
-            sorted(peers),
+            peers,
             disk,
             scheduler,
             config,
@@ -203,7 +203,7 @@ async def serve_cluster(config: BrokerConfig, say: Callable[[str], None]) -> Non
             member.advertised = parse_address(config.advertised_listener)
         member.start()
         say(f"sealog listens on {bound[0]}:{bound[1]}, data in {data}")
-        say(f"node {config.node_id} of the cluster {sorted(peers)}")
+        say(f"node {config.node_id}, told of the nodes {sorted(peers)}")
         gc.collect()
         gc.freeze()
         await stop.wait()

@@ -16,6 +16,7 @@ from broker.replication.disk import ReplicatedDisk
 from broker.replication.ops import BadChange, decode
 from broker.replication.raft_log import FileLog
 from broker.replication.store import Fatal, Store
+from raftish import membership
 from raftish.core import NotNow
 from raftish.entries import Entry, Kind
 from raftish.host import Done, Group
@@ -89,6 +90,8 @@ class Replica:
                 if entry.index <= store.index:
                     continue
                 changes = decode(entry.payload) if entry.kind is Kind.NORMAL else []
+                if entry.kind is Kind.MEMBERSHIP:
+                    store.members = (entry.index, membership.decode(entry.payload))
                 store.apply(entry.index, entry.term, changes)
                 # Another leader's entries come before the news of it: they are none of this leadership's disk.
                 if changes and self.disk is not None and entry.term == self._leading_term:

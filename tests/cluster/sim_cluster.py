@@ -33,6 +33,10 @@ class Link:
         self.cluster = cluster
         self.node = node
         self.life = life
+        self.peers: set[int] = set()
+
+    def set_peers(self, peers):
+        self.peers = set(peers)
 
     def send(self, peer, messages):
         for group, message in messages:
@@ -43,7 +47,7 @@ class Link:
 
     def _pass(self, peer, what, *args):
         cluster = self.cluster
-        if self.life.is_over or (self.node, peer) in cluster.cut or cluster.rng.random() < cluster.loss:
+        if self.life.is_over or peer not in self.peers or (self.node, peer) in cluster.cut or cluster.rng.random() < cluster.loss:
             return
         cluster.scheduler.call_later(cluster.rng.uniform(0.2, 3), self._arrive, peer, what, args)
 
@@ -62,6 +66,8 @@ class SimCluster:
         self.names = (0, 1, 2)
         self.disks = {n: SimDisk(self.scheduler, flush_delay_ms=1.0) for n in self.names}
         self.members, self.lives = {}, {}
+        self.told: dict[int, tuple[int, ...]] = {}
+        """`--peers` of nodes that were told of others than `names`."""
         self.cut: set[tuple[int, int]] = set()
         self.loss = 0.0
         self.fatal: list[Exception] = []
@@ -81,7 +87,7 @@ class SimCluster:
 
         member = self.members[node] = Member(
             node,
-            self.names,
+            {name: (f"peer-{name}", 1) for name in self.told.get(node, self.names)},
             self.disks[node],
             life,
             self.config,
