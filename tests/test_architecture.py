@@ -34,6 +34,7 @@ EDGE = {
     "storage/real_disk.py",
     "broker/compaction_process.py",
     "broker/cli.py",
+    "broker/cluster_progress.py",
     "broker/cluster_serve.py",
     "broker/client.py",
     "broker/scheduler.py",

@@ -157,13 +157,19 @@ class Member:
             self._newcomer.heard_empty(peer, peers)
             self._look_around()
         elif self._has_something and self.store.members is not None and peer in self.store.members[1]:
-            self._neighbours.say(peer, ["old"])
+            self._neighbours.say(peer, ["old", self._neighbours.places(self.store.members[1])])
 
     @property
     def _has_something(self) -> bool:
         return self.replica is not None and self.replica.group.raft.log.last_index > 0
 
-    def _heard_old(self) -> None:
+    def _heard_of(self, places: Mapping[int, str]) -> None:
+        """Who belongs to the group, and where they are: news to a node that comes in."""
+        if self._members() is None:
+            self._neighbours.also |= places
+
+    def _heard_old(self, places: Mapping[int, str]) -> None:
+        self._heard_of(places)
         if self._newcomer is not None:
             self._newcomer.heard_old()
             self._look_around()
@@ -196,6 +202,7 @@ class Member:
     # The group.
 
     def _join(self) -> None:
+        self._neighbours.also = {}
         replica = self.replica = Replica(
             self.node_id,
             self.store,
@@ -329,14 +336,16 @@ class Member:
         self._host.received_beats(peer, beats)
 
     def _noted(self, peer: int, payload: bytes) -> None:
-        kind, *rest = msgpack.unpackb(payload)
+        kind, *rest = msgpack.unpackb(payload, strict_map_key=False)
         if kind == "here":
             host, port, rack, leads = rest
             self._neighbours.heard_here(peer, Broker(peer, host, port, rack), leads=leads)
         elif kind == "new":
             self._heard_empty(peer, *rest)
         elif kind == "old":
-            self._heard_old()
+            self._heard_old(*rest)
+        elif kind == "met":
+            self._heard_of(*rest)
         elif kind == "gone":
             self._heard_gone(*rest)
         elif kind == "names?" and self.node is not None:

@@ -154,17 +154,14 @@ class MemberChanges:
         for node, record in records.items():
             if node in membership:
                 continue
-            address = record.peer or self._text(node)
+            address = record.peer or self._neighbours.places([node]).get(node)
             if record.standing is Standing.JOINING:
                 also[node] = record.peer
+                self._neighbours.say(node, ["met", self._neighbours.places(membership)])
             elif record.standing is Standing.REMOVED and node in here and address:
                 also[node] = address
                 self._neighbours.say(node, ["gone", self._group.raft.commit])
         self._neighbours.also = also
-
-    def _text(self, node: int) -> str:
-        address = self._neighbours.address(node)
-        return f"{address[0]}:{address[1]}" if address is not None else ""
 
     def _do(self, step: Next, records: Mapping[int, NodeRecord]) -> None:
         node = step.node
@@ -191,9 +188,9 @@ class MemberChanges:
 
     def _introduce(self, records: Mapping[int, NodeRecord]) -> None:
         """Where all are reached goes into the log, for the nodes whose `--peers` do not say."""
-        nodes = {*self._group.raft.membership, *(n for n, r in records.items() if r.standing is Standing.JOINING)}
-        places = [(Code.PEER, node, text) for node in sorted(nodes) if (text := self._text(node))]
-        self._group.propose([encode(places)], lambda _: None)
+        coming = {node for node, record in records.items() if record.standing is Standing.JOINING}
+        places = self._neighbours.places({*self._group.raft.membership, *coming})
+        self._group.propose([encode([(Code.PEER, *place) for place in places.items()])], lambda _: None)
 
     def _change(self, change: Change) -> None:
         done: Done = self._changed

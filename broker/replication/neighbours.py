@@ -7,7 +7,7 @@ for `SILENT_MS` counts as away.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import msgpack
@@ -93,6 +93,11 @@ class Neighbours:
             return self.told[node]
         text = self.also.get(node) or self._logged().get(node)
         return parse_address(text) if text else None
+
+    def places(self, nodes: Iterable[int]) -> dict[int, str]:
+        """HOST:PORT of those of which it is known."""
+        found = {node: self.address(node) for node in nodes}
+        return {node: f"{at[0]}:{at[1]}" for node, at in sorted(found.items()) if at is not None}
 
     # Hearing.
 
