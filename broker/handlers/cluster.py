@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from broker import cluster_view, node_registry
 from broker.call import Call
-from broker.handlers.cluster_changes import check_add, check_remove
 from broker.cluster_view import NOBODY, Alone, ClusterView, RangeStatus
+from broker.handlers.cluster_changes import check_add, check_remove
 from broker.node_registry import Event, NodeRecord, NodeRegistry, Standing
 from broker.placement import Policy, decide
 from txn.metastore import Conflict, StoreFailed

@@ -18,23 +18,23 @@ from broker.cluster_view import Broker
 from broker.config import BrokerConfig
 from broker.node import Node
 from broker.node_registry import NodeRegistry
+from broker.replication.arrival import Arrival
 from broker.replication.disk import ReplicatedDisk
 from broker.replication.folder import make_dir_durable, note_removed
+from broker.replication.handover import hand_over
 from broker.replication.hard_state import HardStateFile
 from broker.replication.life import Life
 from broker.replication.member_changes import MemberChanges
 from broker.replication.neighbours import Address, Links, Neighbours
-from broker.replication.newcomer import Newcomer, Verdict
 from broker.replication.raft_log import FileLog
 from broker.replication.replica import GROUP, LogLimits, Replica
 from broker.replication.store import Fatal, Store
 from broker.replication.transfer import Fetch, Source
 from broker.replication.view import View
 from raftish.config import Config
-from raftish.core import NotLeader, NotNow
 from raftish.datagram import Beat
 from raftish.entries import HardState
-from raftish.host import GroupFailed, Host
+from raftish.host import Host
 from raftish.membership import Membership
 from raftish.messages import Message, Note
 from storage.clock import Scheduler
@@ -106,8 +106,6 @@ class Member:
             tick_ms=raft_config.heartbeat_ms / 4,
         )
         self.replica: Replica | None = None
-        self._newcomer: Newcomer | None = None
-        """While it is not known whether there is a group."""
         self._fetch: Fetch | None = None
         self._neighbours = Neighbours(
             node_id,
@@ -118,61 +116,28 @@ class Member:
             members=self._members,
             words=self._words,
         )
+        self._arrival = Arrival(
+            node_id,
+            self.store,
+            self._neighbours,
+            has_entries=self._has_entries,
+            join=self._join,
+            fetch=self._begin_fetch,
+            fatal=fatal,
+        )
         self._source = Source(self.store, self._neighbours.say)
         self._life: Life | None = None
         self._disk: ReplicatedDisk | None = None
         self._is_stopping = False
 
     def start(self) -> None:
-        if self.store.must_fetch:
-            self._begin_fetch()
-        elif self.store.members is not None or self._log.last_index:
-            self._join()
-        else:
-            self._newcomer = Newcomer(self.node_id, self._neighbours.told)
-            self._look_around()
+        self._arrival.start(knows_a_group=self.store.members is not None or self._log.last_index > 0)
         self._neighbours.turn()
 
-    # Coming in.
+    # Who belongs here.
 
-    def _look_around(self) -> None:
-        newcomer = self._newcomer
-        if newcomer is None or newcomer.verdict is None:
-            return
-        self._newcomer = None
-        try:
-            if newcomer.verdict is Verdict.FOUNDS:
-                self.store.found(Membership(frozenset(newcomer.peers)))
-                self._join()
-            else:
-                self.store.begin_to_fetch()
-                self._begin_fetch()
-        except OSError as error:
-            self._fatal(error)
-
-    def _heard_empty(self, peer: int, peers: Sequence[int]) -> None:
-        """It has nothing yet and asks whether there is a group."""
-        self._neighbours.heard_empty(peer)
-        if self._newcomer is not None:
-            self._newcomer.heard_empty(peer, peers)
-            self._look_around()
-        elif self._has_something and self.store.members is not None and peer in self.store.members[1]:
-            self._neighbours.say(peer, ["old", self._neighbours.places(self.store.members[1])])
-
-    @property
-    def _has_something(self) -> bool:
+    def _has_entries(self) -> bool:
         return self.replica is not None and self.replica.group.raft.log.last_index > 0
-
-    def _heard_of(self, places: Mapping[int, str]) -> None:
-        """Who belongs to the group, and where they are: news to a node that comes in."""
-        if self._members() is None:
-            self._neighbours.also |= places
-
-    def _heard_old(self, places: Mapping[int, str]) -> None:
-        self._heard_of(places)
-        if self._newcomer is not None:
-            self._newcomer.heard_old()
-            self._look_around()
 
     def _heard_gone(self, index: int) -> None:
         """The leader says that this node is no member, as of that entry."""
@@ -181,7 +146,9 @@ class Member:
 
     def _removed(self) -> None:
         note_removed(self._folder)
-        self._fatal(Fatal("this node was removed from its cluster: it serves no more, and its folder is of no use"))
+        self._fatal(
+            Fatal("this node was removed from its cluster: it serves no more, and its folder is of no use")
+        )
 
     def _members(self) -> Collection[int] | None:
         """All that belong to the group, so far as is known here."""
@@ -191,9 +158,7 @@ class Member:
 
     def _words(self) -> list[list[Any]]:
         """What this node says of itself."""
-        words: list[list[Any]] = []
-        if self._members() is None or (self.replica is not None and not self._has_something):
-            words.append(["new", sorted(self._neighbours.told)])
+        words = self._arrival.words()
         host, port = self.advertised
         if port and self._members() is not None:
             words.append(["here", host, port, self._config.broker_rack or None, self.node is not None])
@@ -264,7 +229,9 @@ class Member:
             except OSError as error:
                 self._fatal(error)
                 return
-        self._hard_states.when_all_durable(lambda error: self._fatal(error) if error is not None else self._join())
+        self._hard_states.when_all_durable(
+            lambda error: self._fatal(error) if error is not None else self._join()
+        )
 
     # Leading.
 
@@ -341,11 +308,11 @@ class Member:
             host, port, rack, leads = rest
             self._neighbours.heard_here(peer, Broker(peer, host, port, rack), leads=leads)
         elif kind == "new":
-            self._heard_empty(peer, *rest)
+            self._arrival.heard_new(peer, *rest)
         elif kind == "old":
-            self._heard_old(*rest)
+            self._arrival.heard_old(*rest)
         elif kind == "met":
-            self._heard_of(*rest)
+            self._arrival.heard_met(*rest)
         elif kind == "gone":
             self._heard_gone(*rest)
         elif kind == "names?" and self.node is not None:
@@ -394,7 +361,11 @@ class Member:
                 self._follow()
                 self._lead(replica.group.raft.term)
 
-        node.stop(lambda _: disk.when_all_committed(lambda _: self._hand_over(over, target)))
+        node.stop(
+            lambda _: disk.when_all_committed(
+                lambda _: hand_over(replica.group, target, self._scheduler, over)
+            )
+        )
 
     # The end.
 
@@ -428,39 +399,10 @@ class Member:
             return
         disk, node = self._disk, self.node
         assert disk is not None
-        node.stop(lambda _: disk.when_all_committed(lambda _: self._hand_over(checkpoint)))
-
-    def _hand_over(self, done: Callable[[], None], target: int | None = None) -> None:
-        """Name the next leader, `target` or whoever has most, and wait until it is one."""
         group = self.replica.group if self.replica is not None else None
-        leadership = group.raft.leadership if group is not None else None
-        others: Mapping[int, Any] = leadership.progress if leadership is not None else {}
-        best = max(
-            (
-                (progress.match, node)
-                for node, progress in others.items()
-                if group is not None and node in group.raft.membership.voters
-            ),
-            default=None,
+        node.stop(
+            lambda _: disk.when_all_committed(lambda _: hand_over(group, None, self._scheduler, checkpoint))
         )
-        if group is None or best is None:
-            done()
-            return
-        try:
-            group.transfer(best[1] if target is None else target)
-        except (NotLeader, NotNow, GroupFailed, ValueError) as error:
-            log.info("leadership is not handed over: %s", error)
-        waited = 0
-
-        def look() -> None:
-            nonlocal waited
-            waited += 1
-            if group.raft.is_leader and waited < 50:
-                self._scheduler.call_later(20, look)
-            else:
-                done()
-
-        look()
 
 
 def _discard(_: object) -> None:

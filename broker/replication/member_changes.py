@@ -8,8 +8,8 @@
               a voter, or a learner         REMOVE, if a majority of the others is there
               no member                     the record becomes REMOVED, and the node hears that it is out
 
-What is to be done is decided from the records and the group's members alone (`next_step`), so a new leader goes on where
-the last one was. A node whose folder is not empty is never taken in: it may be another cluster's.
+What is to be done is decided from the records and the group's members alone (`next_step`), so a new leader goes on
+where the last one was. A node whose folder is not empty is never taken in: it may be another cluster's.
 """
 
 from __future__ import annotations
@@ -131,9 +131,9 @@ class MemberChanges:
         for one in self._member.brokers():
             if one.id in self._group.raft.membership.voters:
                 said = {"address": f"{one.host}:{one.port}", "rack": one.rack or ""}
-                event = "start" if one.id in known else "found"
-                if event == "found" or known[one.id].standing is not Standing.REMOVED:
-                    self._registry.change(one.id, event, **said)
+                record = known.get(one.id)
+                if record is None or record.standing is not Standing.REMOVED:
+                    self._registry.change(one.id, "found" if record is None else "start", **said)
 
     def _look(self) -> None:
         raft = self._group.raft

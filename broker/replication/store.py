@@ -239,7 +239,9 @@ class Store:
 
     def take(self, packed: bytes) -> None:
         """Be as this capture is, of another store or of this one."""
-        self.index, self.term, next_number, files, folders, *rest = msgpack.unpackb(packed, strict_map_key=False)
+        self.index, self.term, next_number, files, folders, *rest = msgpack.unpackb(
+            packed, strict_map_key=False
+        )
         self.tree = Tree.load(next_number, files, folders)
         # Earlier ones have no members: those were in `--peers` then.
         if rest and rest[0] is not None:

@@ -266,7 +266,9 @@ def test_commands_follow_the_node_that_takes_changes():
     here = Server(lambda request: Response(error=int(ErrorCode.not_controller), redirect=there.address))
     assert run(here, "drain", "3").output == "node 3 is being drained\n  metadata: move ...\n"
     assert run(here, "drain", "3", "--undo").output.startswith("node 3 takes part again")
-    assert run(here, "add", "4", "--peer", "h:1", "--rack", "r", "--no-wait").output.startswith("node 4 may start")
+    assert run(here, "add", "4", "--peer", "h:1", "--rack", "r", "--no-wait").output.startswith(
+        "node 4 may start"
+    )
     assert run(here, "remove", "3", "--no-wait").output.startswith("node 3 is leaving")
     assert asked[0] == Drain(node=3)
     assert asked[2:] == [Add(node=4, peer="h:1", rack="r"), Remove(node=3)]

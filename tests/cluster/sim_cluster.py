@@ -47,7 +47,12 @@ class Link:
 
     def _pass(self, peer, what, *args):
         cluster = self.cluster
-        if self.life.is_over or peer not in self.peers or (self.node, peer) in cluster.cut or cluster.rng.random() < cluster.loss:
+        if (
+            self.life.is_over
+            or peer not in self.peers
+            or (self.node, peer) in cluster.cut
+            or cluster.rng.random() < cluster.loss
+        ):
             return
         cluster.scheduler.call_later(cluster.rng.uniform(0.2, 3), self._arrive, peer, what, args)
 
@@ -71,6 +76,8 @@ class SimCluster:
         self.cut: set[tuple[int, int]] = set()
         self.loss = 0.0
         self.fatal: list[Exception] = []
+        self.removed: set[int] = set()
+        """Nodes that heard that they are out, and ended."""
         for node in self.names:
             self.start(node)
 
@@ -97,12 +104,26 @@ class SimCluster:
             run_apart,
             on_serve=lambda _: None,
             on_standby=lambda: None,
-            fatal=self.fatal.append,
+            fatal=lambda error: self._failed(node, error),
             raft_config=RAFT,
             limits=self.limits,
         )
         member.advertised = (f"sim-{node}", 9092)
         member.start()
+
+    def _failed(self, node, error):
+        if "was removed" not in str(error):
+            self.fatal.append(error)
+        elif node not in self.removed:
+            self.removed.add(node)
+            self.scheduler.call_soon(self.cut_power, node)
+
+    def come(self, node, told):
+        """A machine more, with an empty disk; `told` are the nodes in its `--peers`, itself besides."""
+        self.names = (*self.names, node)
+        self.disks[node] = SimDisk(self.scheduler, flush_delay_ms=1.0)
+        self.told[node] = (*told, node)
+        self.start(node)
 
     def cut_power(self, node):
         self.lives[node].end()
@@ -112,7 +133,7 @@ class SimCluster:
         self.cut.clear()
         self.loss = 0.0
         for node in self.names:
-            if node not in self.members:
+            if node not in self.members and node not in self.removed:
                 self.start(node)
 
     def serving(self):

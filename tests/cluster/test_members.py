@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 
-import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from broker.replication.folder import REMOVED
