@@ -27,7 +27,7 @@ from broker.replication.life import Life
 from broker.replication.member_changes import MemberChanges
 from broker.replication.neighbours import Address, Links, Neighbours
 from broker.replication.raft_log import FileLog
-from broker.replication.replica import GROUP, LogLimits, Replica
+from broker.replication.replica import GROUP, LogLimits, Replica, places_in_log
 from broker.replication.store import Fatal, Store
 from broker.replication.transfer import Fetch, Source
 from broker.replication.view import View
@@ -184,6 +184,7 @@ class Member:
             told = Membership(frozenset(self._neighbours.told))
             self.store.members = (self._log.first_index - 1, told)
         known = [self.store.members, *self._log.members_after(self.store.members[0])]
+        self._neighbours.hints = places_in_log(self._log, self.store.index)
         replica.group = self._host.add(GROUP, self._log, self._hard_states.current, known, replica)
         if self.node_id not in known[-1][1] and known[-1][0] <= self.store.index:
             self._removed()

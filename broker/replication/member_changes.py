@@ -187,7 +187,7 @@ class MemberChanges:
                 self._registry.change(node, "emptied")
 
     def _introduce(self, records: Mapping[int, NodeRecord]) -> None:
-        """Where all are reached goes into the log, for the nodes whose `--peers` do not say."""
+        """Where all are reached goes into the log, right before the change (`places_in_log`)."""
         coming = {node for node, record in records.items() if record.standing is Standing.JOINING}
         places = self._neighbours.places({*self._group.raft.membership, *coming})
         self._group.propose([encode([(Code.PEER, *place) for place in places.items()])], lambda _: None)

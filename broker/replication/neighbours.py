@@ -51,6 +51,8 @@ class Neighbours:
         self.told = dict(told)
         self.also: dict[int, str] = {}
         """Nodes that are to come, or have gone, with which the leader speaks all the same: HOST:PORT."""
+        self.hints: Mapping[int, str] = {}
+        """From a log that is not applied yet: without them nobody might be found with whom to go on."""
         self._node_id = node_id
         self._network = network
         self._scheduler = scheduler
@@ -91,7 +93,7 @@ class Neighbours:
         """Where the other nodes reach it; None where that is not known."""
         if node in self.told:
             return self.told[node]
-        text = self.also.get(node) or self._logged().get(node)
+        text = self.also.get(node) or self._logged().get(node) or self.hints.get(node)
         return parse_address(text) if text else None
 
     def places(self, nodes: Iterable[int]) -> dict[int, str]:

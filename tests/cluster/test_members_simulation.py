@@ -18,7 +18,7 @@ from tests.cluster.sim_cluster import TOPIC, SimCluster, Writer
 from tests.cluster.test_cluster_simulation import judge, read, trouble
 from wire.errors import KafkaError
 
-SEEDS = int(os.environ.get("SEALOG_CLUSTER_SEEDS", "8"))
+SEEDS = int(os.environ.get("SEALOG_CLUSTER_SEEDS", "2"))
 
 
 class Operator:
@@ -64,12 +64,12 @@ def test_nothing_is_lost_while_nodes_come_and_go(seed):
     writers = [Writer(cluster, f"w{number}", number > 0) for number in range(3)]
     operator = Operator(cluster)
     rng = cluster.rng
-    for step in range(90):
-        if step in (10, 30):
-            node = 3 if step == 10 else 4
+    for step in range(60):
+        if step in (8, 20):
+            node = 3 if step == 8 else 4
             cluster.come(node, rng.sample(cluster.names, rng.randrange(1, len(cluster.names))))
             operator.wants("add", node)
-        if step == 50:
+        if step == 35:
             for node in rng.sample((0, 1, 2), 2):
                 operator.wants("remove", node)
         if rng.random() < 0.2:
