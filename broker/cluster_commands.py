@@ -111,6 +111,25 @@ def remove(bootstrap_server: str, node: int, wait: bool, timeout_s: float, dry_r
         _follow(bootstrap_server, going_out, node, timeout_s)
 
 
+@cluster.command("recover-unsafe")
+@click.option("--data", metavar="DIR", required=True, help="The folder of a node that is stopped.")
+@click.option(
+    "--accept-data-loss",
+    is_flag=True,
+    help="Do it. Without this option it is only said what would be done, and what may be lost.",
+)
+def recover_unsafe(data: str, accept_data_loss: bool) -> None:
+    """LOSES DATA. Let a stopped node go on alone when a majority of the nodes is gone for good.
+
+    What the others acknowledged without this node is lost. Of several nodes that are left take the one whose log ends
+    highest, and no other; those that are gone must never start again with the folders that they had.
+    """
+    # Only an operator in need imports it.
+    from broker.recover_command import recover
+
+    recover(data, click.echo, accept_data_loss=accept_data_loss)
+
+
 def _follow(server: str, stage: Callable[[int, Response], Stage], node: int, timeout_s: float) -> None:
     if not follow(server, stage, node, click.echo, timeout_s=timeout_s):
         raise click.ClickException(f"not done after {timeout_s:g} s; it goes on: sealog cluster status")

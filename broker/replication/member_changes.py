@@ -151,14 +151,16 @@ class MemberChanges:
     ) -> None:
         """Also with nodes that are to come, and with those that do not know yet that they are out."""
         also: dict[int, str] = {}
-        for node, record in records.items():
-            if node in membership:
-                continue
-            address = record.peer or self._neighbours.places([node]).get(node)
-            if record.standing is Standing.JOINING:
-                also[node] = record.peer
+        for node in {*records, *here}.difference(membership):
+            record = records.get(node)
+            standing = record.standing if record is not None else None
+            peer = record.peer if record is not None else ""
+            address = peer or self._neighbours.places([node]).get(node)
+            if standing is Standing.JOINING:
+                also[node] = peer
                 self._neighbours.say(node, ["met", self._neighbours.places(membership)])
-            elif record.standing is Standing.REMOVED and node in here and address:
+            elif standing in (Standing.REMOVED, None) and node in here and address:
+                # Without a record: of a group that was recovered by a node that had heard of nobody yet.
                 also[node] = address
                 self._neighbours.say(node, ["gone", self._group.raft.commit])
         self._neighbours.also = also

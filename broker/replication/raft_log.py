@@ -232,6 +232,11 @@ class FileLog:
     def when_all_durable(self, callback: Callable[[Exception | None], None]) -> None:
         self._flusher.when_durable(self._written, callback)
 
+    def flush(self) -> None:
+        """For a log that no group uses; blocks until all of it is durable."""
+        for part in self._parts:
+            part.file.flush()
+
     def start_round(self) -> None:
         marks = [(part, part.end) for part in self._parts if part.durable_end < part.end]
         self._awaited = len(marks)

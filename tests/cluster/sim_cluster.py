@@ -13,6 +13,7 @@ from support.sim_loop import SimScheduler
 from support.sim_node import SimClient, batch
 
 from broker.config import BrokerConfig
+from broker.replication.folder import claim
 from broker.replication.life import Life
 from broker.replication.member import Member
 from broker.replication.replica import LogLimits
@@ -86,6 +87,7 @@ class SimCluster:
         life.release()
         # Flushes of a machine without power never end.
         self.disks[node] = self.disks[node].crash(self.rng.random(), scheduler=life)
+        claim(self.disks[node], node)
 
         def run_apart(work, done):
             # In a later turn, as a thread's end is.
