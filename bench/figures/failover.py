@@ -57,6 +57,8 @@ class _Load:
                 "bootstrap.servers": address,
                 "enable.idempotence": True,
                 "linger.ms": 0,
+                # Every connection that breaks would be told of.
+                "log_level": 0,
                 "socket.timeout.ms": 2000,
                 "request.timeout.ms": 1500,
                 "retry.backoff.ms": 20,

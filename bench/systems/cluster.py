@@ -32,6 +32,10 @@ class Cluster:
         """The bootstrap address for clients."""
         return ",".join(node.address for node in self.nodes.values())
 
+    def logs(self) -> str:
+        """The ends of what the nodes said."""
+        return "\n".join(node.log_tail(1500) for node in self.nodes.values())
+
     def start(self) -> Self:
         # At once: a node of Kafka answers only when a majority of the controllers is there.
         with ThreadPoolExecutor(len(self.nodes)) as threads:
@@ -99,7 +103,7 @@ class SealogCluster(Cluster):
 
     def leader(self, *, after: int = -1) -> tuple[int, int]:
         """(node, epoch) that leads, in an epoch above `after`."""
-        return _until(lambda: max(self._led(after), default=None), self._logs)[::-1]
+        return _until(lambda: max(self._led(after), default=None), self.logs)[::-1]
 
     def has_led(self, epoch: int) -> bool:
         """Whether a node leads in an epoch above that one."""
@@ -114,9 +118,6 @@ class SealogCluster(Cluster):
             for epoch in re.findall(r"leads, in epoch (\d+)", node.log.read_text(errors="replace"))
         ]
         return [one for one in found if one[0] > after]
-
-    def _logs(self) -> str:
-        return "\n".join(node.log_tail(1500) for node in self.nodes.values())
 
 
 def _until(condition: Callable[[], tuple[int, int] | None], explain: Callable[[], str]) -> tuple[int, int]:

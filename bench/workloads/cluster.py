@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench import perf_tools
-from bench.load import JavaLoad
+from bench.load import JavaLoad, LoadFailed
 from bench.report import Result, Table, Target, percentile
 from bench.setting import KAFKA, SEALOG, Setting, alternate, ratio
 from bench.systems.cluster import Cluster, KafkaCluster, SealogCluster
@@ -72,9 +72,10 @@ def run(
                     setting.say(f"cluster: {count} producers, {width} partitions")
 
                     def one(name: str, count: int = count, width: int = width) -> dict[str, object]:
-                        return load.ask(
+                        return _ask(
+                            load,
+                            running[name],
                             "concurrent",
-                            running[name].address,
                             topic="txn",
                             partitions=PARTITIONS,
                             width=width,
@@ -104,6 +105,14 @@ def run(
                 cluster.__exit__(None, None, None)
     result.tables += [table, bulk]
     return result
+
+
+def _ask(load: JavaLoad, cluster: Cluster, op: str, **values: object) -> dict[str, object]:
+    """With what the nodes said, where it fails."""
+    try:
+        return load.ask(op, cluster.address, **values)
+    except LoadFailed as error:
+        raise LoadFailed(f"{type(cluster).__name__}: {error}\n{cluster.logs()}") from error
 
 
 def _rows(
