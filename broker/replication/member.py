@@ -141,11 +141,17 @@ class Member:
 
     def _heard_gone(self, index: int) -> None:
         """The leader says that this node is no member, as of that entry."""
-        if self.replica is not None and index > self.replica.group.raft.memberships.index:
+        if self._is_stopping or self.replica is None:
+            return
+        if index > self.replica.group.raft.memberships.index:
             self._removed()
 
     def _removed(self) -> None:
-        note_removed(self._folder)
+        self._is_stopping = True
+        try:
+            note_removed(self._folder)
+        except OSError as error:
+            log.warning("that this node was removed could not be noted: %s", error)
         self._fatal(
             Fatal("this node was removed from its cluster: it serves no more, and its folder is of no use")
         )

@@ -28,6 +28,7 @@ from raftish.host import Done, Group, GroupFailed
 from raftish.membership import Change, ChangeRefused, Membership, Step
 from storage.clock import Periodic, Scheduler
 from txn.metastore import MetaStoreError
+from wire.errors import KafkaError
 
 log = logging.getLogger("sealog")
 
@@ -122,7 +123,7 @@ class MemberChanges:
             self._look()
         except MetaStoreError as error:
             log.info("nodes are not noted: %s", error)
-        except (NotLeader, NotNow, ChangeRefused, GroupFailed) as error:
+        except (NotLeader, NotNow, ChangeRefused, GroupFailed, KafkaError) as error:
             log.info("members are not changed now: %s", error)
 
     def _note(self) -> None:
