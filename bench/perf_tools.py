@@ -24,7 +24,7 @@ def _run(tool: str, *args: str) -> str:
 
 
 def produce(
-    system: ServerProcess,
+    system: ServerProcess | str,
     topic: str,
     *,
     records: int,
@@ -34,7 +34,8 @@ def produce(
     transaction_ms: int = 0,
 ) -> float:
     """ProducerPerformance, as fast as it goes; MB/s (10^6 bytes of values) after the warm-up."""
-    args = ["--bootstrap-server", system.address, "--topic", topic, "--throughput", "-1"]
+    address = system if isinstance(system, str) else system.address
+    args = ["--bootstrap-server", address, "--topic", topic, "--throughput", "-1"]
     args += ["--num-records", str(records), "--record-size", str(record_bytes)]
     args += ["--warmup-records", str(warmup_records)]
     args += ["--command-property", *(f"{name}={value}" for name, value in config.items())]

@@ -21,6 +21,7 @@ from broker.replication.leader_placement import LeaderPlacement
 from broker.replication.member import Member
 from broker.replication.standby import Standby
 from broker.replication.standby_view import StandbyView
+from broker.replication.unsafe_recovery import notes
 from broker.scheduler import LoopScheduler
 from broker.server import Server
 from raftish.config import Config
@@ -153,6 +154,8 @@ async def serve_cluster(config: BrokerConfig, say: Callable[[str], None]) -> Non
 
     try:
         claim(disk, config.node_id)
+        for line in notes(disk):
+            log.warning("this folder was recovered without a majority: %s", line)
         receiver = _Receiver()
         transport = Transport(
             config.node_id,
@@ -178,7 +181,7 @@ async def serve_cluster(config: BrokerConfig, say: Callable[[str], None]) -> Non
 
         member = receiver.member = Member(
             config.node_id,
-            sorted(peers),
+            peers,
             disk,
             scheduler,
             config,
@@ -203,7 +206,7 @@ async def serve_cluster(config: BrokerConfig, say: Callable[[str], None]) -> Non
             member.advertised = parse_address(config.advertised_listener)
         member.start()
         say(f"sealog listens on {bound[0]}:{bound[1]}, data in {data}")
-        say(f"node {config.node_id} of the cluster {sorted(peers)}")
+        say(f"node {config.node_id}, told of the nodes {sorted(peers)}")
         gc.collect()
         gc.freeze()
         await stop.wait()

@@ -88,6 +88,8 @@ class Transport:
         self._datagrams_wait = asyncio.Event()
         self._udp_addresses: dict[int, Address] = {}
         self._tasks: list[asyncio.Task[None]] = []
+        self._keepers: dict[int, tuple[Address, asyncio.Task[None]]] = {}
+        """Of each peer: where it is, and who keeps the stream to it."""
         self._server: asyncio.Server | None = None
         self._udp: asyncio_dgram.DatagramServer | None = None
 
@@ -100,15 +102,29 @@ class Transport:
             loop.create_task(self._receive_datagrams(self._udp)),
             loop.create_task(self._send_datagrams(self._udp)),
         ]
-        for peer, address in peers.items():
-            if peer != self.node:
-                self._senders[peer] = Sender(self.secret, self.node, peer, self._incarnation)
-                self._tasks.append(loop.create_task(self._keep_connected(peer, address)))
+        self.set_peers(peers)
+
+    def set_peers(self, peers: Mapping[int, Address]) -> None:
+        """Be connected to these from now on and to nobody else; what comes in is taken from whoever proves itself."""
+        wanted = {peer: address for peer, address in peers.items() if peer != self.node}
+        for peer, (address, task) in list(self._keepers.items()):
+            if wanted.get(peer) != address:
+                task.cancel()
+                del self._keepers[peer]
+                self._udp_addresses.pop(peer, None)
+                self._outgoing.pop(peer, None)
+        for peer, address in wanted.items():
+            if peer not in self._keepers:
+                # A sender stays when its peer goes: its numbers must rise should that come back.
+                self._senders.setdefault(peer, Sender(self.secret, self.node, peer, self._incarnation))
+                task = asyncio.get_running_loop().create_task(self._keep_connected(peer, address))
+                self._keepers[peer] = (address, task)
 
     async def close(self) -> None:
-        for task in self._tasks:
+        tasks = [*self._tasks, *(task for _, task in self._keepers.values())]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         for stream in [*self._outgoing.values(), *self._incoming]:
             stream.abort()
         if self._udp is not None:
@@ -168,7 +184,8 @@ class Transport:
             except (OSError, TimeoutError, HandshakeFailed) as error:
                 self.report(f"no stream to node {peer}: {error}")
             finally:
-                self._outgoing.pop(peer, None)
+                if self._outgoing.get(peer) is stream:
+                    del self._outgoing[peer]
                 stream.abort()
             await asyncio.sleep(backoff_ms * (0.5 + self._jitter()) / 1000)
             backoff_ms = min(2 * backoff_ms, self.limits.max_backoff_ms)

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from bench.figures import fetch_sealed, many_topics, ranges, splits
+from bench.figures import commits, failover, fetch_sealed, many_topics, ranges, splits
 
 FIGURES: dict[str, ModuleType] = {
     "many-topics": many_topics,
     "splits": splits,
     "ranges": ranges,
     "fetch-sealed": fetch_sealed,
+    "commits": commits,
+    "failover": failover,
 }

@@ -60,7 +60,7 @@ public final class Load {
         String name = request.get("topic").asText();
         Properties settings = base(request);
         try (Admin admin = Admin.create(settings)) {
-            NewTopic topic = new NewTopic(name, request.get("partitions").asInt(), (short) 1);
+            NewTopic topic = new NewTopic(name, request.get("partitions").asInt(), (short) request.path("replication").asInt(1));
             admin.createTopics(List.of(topic)).all().get(60, TimeUnit.SECONDS);
             for (boolean ready = false; !ready; ) {
                 try {

@@ -7,6 +7,7 @@ from types import ModuleType
 
 from bench.workloads import (
     bulk,
+    cluster,
     concurrent,
     end_to_end,
     footprint,
@@ -25,4 +26,5 @@ WORKLOADS: dict[str, ModuleType] = {
     "footprint": footprint,
     "growth": growth,
     "link": link,
+    "cluster": cluster,
 }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from broker import cluster_view, node_registry
 from broker.call import Call
 from broker.cluster_view import NOBODY, Alone, ClusterView, RangeStatus
+from broker.handlers.cluster_changes import check_add, check_remove
 from broker.node_registry import Event, NodeRecord, NodeRegistry, Standing
 from broker.placement import Policy, decide
 from txn.metastore import Conflict, StoreFailed
@@ -32,7 +33,7 @@ def handle(node: Node, call: Call, request: messages.Request) -> None:
         _redirect(call, view)
         return
     if view.fixed_members and not isinstance(request, messages.Drain):
-        why = "the nodes of a cluster are those in --peers: none can be added or removed while it runs"
+        why = "the nodes of this cluster are fixed: none can be added or removed while it runs"
         _refuse(call, KafkaError(ErrorCode.unsupported_version, why))
         return
     try:
@@ -61,7 +62,8 @@ def _change(
         case messages.Remove():
             event = "remove"
     before, changed = registry.check(request.node, event, **changes)
-    plan = _plan(node, view, registry.all() | {request.node: changed})
+    notes = _notes(registry, view, request) if changed is not before else ()
+    plan = (*notes, *_plan(node, view, registry.all() | {request.node: changed}))
     if request.dry_run or changed is before:
         _answer(call, messages.Response(plan=plan))
         return
@@ -75,6 +77,18 @@ def _change(
             _refuse(call, KafkaError(ErrorCode.kafka_storage_error, str(error)))
 
     node.store.when_durable(lsn, durable)
+
+
+def _notes(
+    registry: NodeRegistry, view: ClusterView, request: messages.Add | messages.Drain | messages.Remove
+) -> tuple[str, ...]:
+    """What to know of a change of the cluster's nodes. Raises KafkaError where it cannot be made now."""
+    ranges = view.ranges()
+    if len(ranges) != 1 or isinstance(request, messages.Drain):
+        return ()
+    if isinstance(request, messages.Add):
+        return check_add(request, registry.all(), ranges[0])
+    return check_remove(request, registry.all(), ranges[0], view.away())
 
 
 def _plan(node: Node, view: ClusterView, nodes: dict[int, NodeRecord]) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from storage.disk import Disk
 from storage.files import ancestors
 
 MARKER = "CLUSTER"
+REMOVED = "REMOVED"
 FORMAT_VERSION = 1
 
 
@@ -25,6 +26,11 @@ def claim(disk: Disk, node_id: int) -> None:
             file.close()
         if text != line:
             raise ForeignFolder(f"its marker says {text!r}, not {line!r}")
+        if disk.exists(REMOVED):
+            raise ForeignFolder(
+                f"node {node_id} was removed from its cluster while it had this folder; to come back it needs an empty "
+                "one, and `sealog cluster add`"
+            )
         return
     new = MARKER + ".new"
     strangers = [name for name in disk.list("") if name not in (new, "lock")]
@@ -42,6 +48,13 @@ def claim(disk: Disk, node_id: int) -> None:
         file.close()
     disk.rename(new, MARKER)
     disk.flush_dir("")
+
+
+def note_removed(disk: Disk) -> None:
+    """Blocks until it is durable that the folder's node is out: no start takes the folder any more. Raises OSError."""
+    if not disk.exists(REMOVED):
+        disk.open(REMOVED, create=True).close()
+        disk.flush_dir("")
 
 
 def make_dir_durable(disk: Disk, directory: str) -> None:

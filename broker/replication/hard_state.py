@@ -51,6 +51,11 @@ class HardStateFile:
         self._file.pwritev([head + crc32c(head).to_bytes(4, "big")], self._number % 2 * _PLACE_BYTES)
         self._flusher.wrote(self._number)
 
+    def write_now(self, hard_state: HardState) -> None:
+        """For a file that no group uses; blocks until it is durable."""
+        self.write(0, hard_state)
+        self._file.flush()
+
     def when_all_durable(self, callback: Callable[[Exception | None], None]) -> None:
         self._flusher.when_durable(self._number, callback)
 

@@ -1,12 +1,11 @@
 """Placement in a cluster whose one group holds everything: nodes on record, and a leader that leaves a draining node.
 
 Runs with the node that leads, on its scheduler, and ends with it. All nodes have everything: there are no replicas to
-move; members are those that the nodes were started with.
+move; who is a node at all is the work of `member_changes`.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from broker.cluster_view import ClusterView
@@ -14,9 +13,7 @@ from broker.node_registry import NodeRecord, NodeRegistry
 from broker.placement import Move, MoveLeader, Policy, RangeView
 from broker.placement_driver import PlacementDriver
 from storage.clock import Scheduler
-from txn.metastore import MetaStore, MetaStoreError
-
-log = logging.getLogger("sealog")
+from txn.metastore import MetaStore
 
 
 class LeaderPlacement:
@@ -41,14 +38,6 @@ class LeaderPlacement:
         return self._view.controller() == self._view.node_id
 
     def nodes(self) -> Mapping[int, NodeRecord]:
-        """With what the nodes said of themselves noted."""
-        known = self._registry.all()
-        try:
-            for one in self._view.brokers():
-                said = {"address": f"{one.host}:{one.port}", "rack": one.rack or ""}
-                self._registry.change(one.id, "start" if one.id in known else "found", **said)
-        except MetaStoreError as error:
-            log.info("nodes are not noted: %s", error)
         return self._registry.all()
 
     def away(self) -> Collection[int]:
@@ -60,8 +49,6 @@ class LeaderPlacement:
     def order(self, move: Move) -> None:
         if isinstance(move, MoveLeader):
             self._hand_over(move.target)
-        else:
-            log.warning("placement: %s: not possible while the cluster runs", move)
 
     def emptied(self, node: int) -> None:
-        """No node is ever emptied."""
+        """Noted where members are changed."""

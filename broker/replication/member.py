@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
 
@@ -17,32 +17,33 @@ import msgpack
 from broker.cluster_view import Broker
 from broker.config import BrokerConfig
 from broker.node import Node
+from broker.node_registry import NodeRegistry
+from broker.replication.arrival import Arrival
 from broker.replication.disk import ReplicatedDisk
-from broker.replication.folder import make_dir_durable
+from broker.replication.folder import make_dir_durable, note_removed
+from broker.replication.handover import hand_over
 from broker.replication.hard_state import HardStateFile
 from broker.replication.life import Life
+from broker.replication.member_changes import MemberChanges
+from broker.replication.neighbours import Address, Links, Neighbours
 from broker.replication.raft_log import FileLog
-from broker.replication.replica import GROUP, LogLimits, Replica
+from broker.replication.replica import GROUP, LogLimits, Replica, places_in_log
 from broker.replication.store import Fatal, Store
 from broker.replication.transfer import Fetch, Source
 from broker.replication.view import View
 from raftish.config import Config
-from raftish.core import NotLeader, NotNow
 from raftish.datagram import Beat
-from raftish.host import GroupFailed, Host, Network
+from raftish.entries import HardState
+from raftish.host import Host
 from raftish.membership import Membership
 from raftish.messages import Message, Note
-from storage.clock import Periodic, Scheduler
+from storage.clock import Scheduler
 from storage.compaction_job import Job, JobDone
 from storage.disk import Disk
 
 log = logging.getLogger("sealog")
 
 RAFT_FOLDER: Final = "raft"
-HERE_MS: Final = 300
-"""How often nodes tell each other where clients reach them."""
-SILENT_MS: Final = 3000
-"""Who was not heard for so long is not named to clients."""
 STOP_PATIENCE_MS: Final = 3000
 
 RunApart = Callable[[Callable[[], None], Callable[[BaseException | None], None]], None]
@@ -62,11 +63,11 @@ class Member:
     def __init__(
         self,
         node_id: int,
-        peers: Sequence[int],
+        peers: Mapping[int, Address],
         disk: Disk,
         scheduler: Scheduler,
         config: BrokerConfig,
-        network: Network,
+        network: Links,
         jitter: Callable[[], float],
         new_uuid: Callable[[], UUID],
         run_apart: RunApart,
@@ -82,17 +83,14 @@ class Member:
         self.advertised = ("", 0)
         """Where clients reach this node; known once it listens."""
         self.node: Node | None = None
-        self._peers = tuple(peers)
         self._scheduler = scheduler
         self._config = config
-        self._network = network
         self._new_uuid = new_uuid
         self._run_apart = run_apart
         self._on_serve = on_serve
         self._on_standby = on_standby
         self._fatal = fatal
-        self._heard: dict[int, tuple[Broker, int, bool]] = {}
-        """Of each peer: where clients reach it, when that was heard, whether it leads."""
+        self._folder = disk
         make_dir_durable(disk, RAFT_FOLDER)
         self._hard_states = HardStateFile(disk, scheduler, f"{RAFT_FOLDER}/hard-state")
         self._limits = limits
@@ -109,21 +107,73 @@ class Member:
         )
         self.replica: Replica | None = None
         self._fetch: Fetch | None = None
-        self._source = Source(self.store, self._send_note)
+        self._neighbours = Neighbours(
+            node_id,
+            peers,
+            network,
+            scheduler,
+            logged=lambda: self.store.peers,
+            members=self._members,
+            words=self._words,
+        )
+        self._arrival = Arrival(
+            node_id,
+            self.store,
+            self._neighbours,
+            has_entries=self._has_entries,
+            join=self._join,
+            fetch=self._begin_fetch,
+            fatal=fatal,
+        )
+        self._source = Source(self.store, self._neighbours.say)
         self._life: Life | None = None
         self._disk: ReplicatedDisk | None = None
         self._is_stopping = False
-        self._here = Periodic(scheduler, HERE_MS, self._say_here)
 
     def start(self) -> None:
-        if self.store.must_fetch:
-            self._begin_fetch()
-        else:
-            self._join()
+        self._arrival.start(knows_a_group=self.store.members is not None or self._log.last_index > 0)
+        self._neighbours.turn()
+
+    # Who belongs here.
+
+    def _has_entries(self) -> bool:
+        return self.replica is not None and self.replica.group.raft.log.last_index > 0
+
+    def _heard_gone(self, index: int) -> None:
+        """The leader says that this node is no member, as of that entry."""
+        if self._is_stopping or self.replica is None:
+            return
+        if index > self.replica.group.raft.memberships.index:
+            self._removed()
+
+    def _removed(self) -> None:
+        self._is_stopping = True
+        try:
+            note_removed(self._folder)
+        except OSError as error:
+            log.warning("that this node was removed could not be noted: %s", error)
+        self._fatal(
+            Fatal("this node was removed from its cluster: it serves no more, and its folder is of no use")
+        )
+
+    def _members(self) -> Collection[int] | None:
+        """All that belong to the group, so far as is known here."""
+        if self.replica is not None:
+            return tuple(self.replica.group.raft.membership)
+        return tuple(self.store.members[1]) if self.store.members is not None else None
+
+    def _words(self) -> list[list[Any]]:
+        """What this node says of itself."""
+        words = self._arrival.words()
+        host, port = self.advertised
+        if port and self._members() is not None:
+            words.append(["here", host, port, self._config.broker_rack or None, self.node is not None])
+        return words
 
     # The group.
 
     def _join(self) -> None:
+        self._neighbours.also = {}
         replica = self.replica = Replica(
             self.node_id,
             self.store,
@@ -135,8 +185,15 @@ class Member:
             fatal=self._fatal,
             limits=self._limits,
         )
-        members = [(self._log.first_index - 1, Membership(frozenset(self._peers)))]
-        replica.group = self._host.add(GROUP, self._log, self._hard_states.current, members, replica)
+        if self.store.members is None:
+            # A folder of before members were kept in it: they are those that it was always started with.
+            told = Membership(frozenset(self._neighbours.told))
+            self.store.members = (self._log.first_index - 1, told)
+        known = [self.store.members, *self._log.members_after(self.store.members[0])]
+        self._neighbours.hints = places_in_log(self._log, self.store.index)
+        replica.group = self._host.add(GROUP, self._log, self._hard_states.current, known, replica)
+        if self.node_id not in known[-1][1] and known[-1][0] <= self.store.index:
+            self._removed()
 
     def _far_behind(self) -> None:
         """What this node needs is gone from the leader's log."""
@@ -161,8 +218,8 @@ class Member:
             self.store,
             self._log,
             self._scheduler,
-            self._send_note,
-            leader=self._told_leader,
+            self._neighbours.say,
+            leader=self._neighbours.leader,
             done=self._fetched,
             failed=self._fatal,
         )
@@ -171,11 +228,17 @@ class Member:
     def _fetched(self) -> None:
         log.warning("the state as of entry %d is here", self.store.index)
         self._fetch = None
-        self._join()
-
-    def _told_leader(self) -> int | None:
-        leading = [(heard_ms, peer) for peer, (_, heard_ms, leads) in self._heard.items() if leads]
-        return max(leading)[1] if leading else None
+        leader = self._neighbours.leader()
+        if self.store.term > self._hard_states.current.term:
+            # A node that lost its disk may have voted in that term: who leads in it had the vote.
+            try:
+                self._hard_states.write(GROUP, HardState(self.store.term, leader))
+            except OSError as error:
+                self._fatal(error)
+                return
+        self._hard_states.when_all_durable(
+            lambda error: self._fatal(error) if error is not None else self._join()
+        )
 
     # Leading.
 
@@ -195,9 +258,8 @@ class Member:
             compaction_worker=_NoCompaction(),
             least_term=term,
         )
-        node.cluster = View(
-            self.node_id, self._peers, self.replica.group, self.brokers, self._scheduler.now_ms()
-        )
+        group = self.replica.group
+        node.cluster = View(self.node_id, group, self.brokers, self._scheduler.now_ms())
 
         def ready(error: Exception | None) -> None:
             if life.is_over:
@@ -206,6 +268,8 @@ class Member:
                 log.error("the node that leads cannot start: %s", error)
                 return
             self.node = node
+            registry = NodeRegistry(node.store, life.now_ms)
+            MemberChanges(self, group, self._neighbours, registry, life)
             self._on_serve(node)
 
         def started(error: BaseException | None) -> None:
@@ -231,6 +295,7 @@ class Member:
         if self.node is not None:
             log.warning("node %d does not lead any more", self.node_id)
             self.node = None
+        self._neighbours.also = {}
         self._on_standby()
 
     # What the network brings.
@@ -244,15 +309,19 @@ class Member:
     def received_beats(self, peer: int, beats: Sequence[Beat]) -> None:
         self._host.received_beats(peer, beats)
 
-    def _send_note(self, peer: int, note: Sequence[Any]) -> None:
-        payload: bytes = msgpack.packb(note)
-        self._network.send(peer, [(GROUP, Note(self.node_id, peer, 0, payload))])
-
     def _noted(self, peer: int, payload: bytes) -> None:
-        kind, *rest = msgpack.unpackb(payload)
+        kind, *rest = msgpack.unpackb(payload, strict_map_key=False)
         if kind == "here":
             host, port, rack, leads = rest
-            self._heard[peer] = (Broker(peer, host, port, rack), self._scheduler.monotonic_ms(), leads)
+            self._neighbours.heard_here(peer, Broker(peer, host, port, rack), leads=leads)
+        elif kind == "new":
+            self._arrival.heard_new(peer, *rest)
+        elif kind == "old":
+            self._arrival.heard_old(*rest)
+        elif kind == "met":
+            self._arrival.heard_met(*rest)
+        elif kind == "gone":
+            self._heard_gone(*rest)
         elif kind == "names?" and self.node is not None:
             self._source.asked_names(peer)
         elif kind == "part?" and self.node is not None:
@@ -262,35 +331,25 @@ class Member:
         elif kind == "part" and self._fetch is not None:
             self._fetch.part(peer, *rest)
 
-    def _say_here(self) -> None:
-        host, port = self.advertised
-        if not port:
-            return
-        for peer in self._peers:
-            if peer != self.node_id:
-                self._send_note(
-                    peer, ["here", host, port, self._config.broker_rack or None, self.node is not None]
-                )
-
     # For those who serve clients.
 
     def brokers(self) -> list[Broker]:
-        """Those that were heard lately, and this one."""
-        since_ms = self._scheduler.monotonic_ms() - SILENT_MS
-        heard = [broker for broker, heard_ms, _ in self._heard.values() if heard_ms >= since_ms]
-        here = Broker(self.node_id, *self.advertised, self._config.broker_rack or None)
-        return sorted([here, *heard], key=lambda broker: broker.id)
+        """The members that were heard lately, and this one."""
+        members = self._members() or self._neighbours.told
+        here = {node: broker for node, broker in self._neighbours.here().items() if node in members}
+        here[self.node_id] = Broker(self.node_id, *self.advertised, self._config.broker_rack or None)
+        return [here[node] for node in sorted(here)]
 
     def leader_address(self) -> tuple[str, int] | None:
         """Where clients reach the leader; None where it is not known, or this node."""
-        leader = self.replica.leader if self.replica is not None else self._told_leader()
-        heard = self._heard.get(leader) if leader is not None else None
-        return (heard[0].host, heard[0].port) if heard is not None else None
+        leader = self.replica.leader if self.replica is not None else self._neighbours.leader()
+        found = self._neighbours.broker(leader) if leader is not None else None
+        return (found.host, found.port) if found is not None else None
 
     def leader(self) -> tuple[int | None, int]:
         """(who leads, or None, the term)."""
         if self.replica is None:
-            return self._told_leader(), -1
+            return self._neighbours.leader(), -1
         return self.replica.leader, self.replica.group.raft.term
 
     def hand_over(self, target: int) -> None:
@@ -309,7 +368,11 @@ class Member:
                 self._follow()
                 self._lead(replica.group.raft.term)
 
-        node.stop(lambda _: disk.when_all_committed(lambda _: self._hand_over(over, target)))
+        node.stop(
+            lambda _: disk.when_all_committed(
+                lambda _: hand_over(replica.group, target, self._scheduler, over)
+            )
+        )
 
     # The end.
 
@@ -324,7 +387,7 @@ class Member:
                 return
             finished = True
             timer.cancel()
-            self._here.close()
+            self._neighbours.close()
             self._host.close()
             if self._fetch is not None:
                 self._fetch.close()
@@ -343,35 +406,10 @@ class Member:
             return
         disk, node = self._disk, self.node
         assert disk is not None
-        node.stop(lambda _: disk.when_all_committed(lambda _: self._hand_over(checkpoint)))
-
-    def _hand_over(self, done: Callable[[], None], target: int | None = None) -> None:
-        """Name the next leader, `target` or whoever has most, and wait until it is one."""
         group = self.replica.group if self.replica is not None else None
-        leadership = group.raft.leadership if group is not None else None
-        others: Mapping[int, Any] = leadership.progress if leadership is not None else {}
-        best = max(
-            ((progress.match, node) for node, progress in others.items() if node != self.node_id),
-            default=None,
+        node.stop(
+            lambda _: disk.when_all_committed(lambda _: hand_over(group, None, self._scheduler, checkpoint))
         )
-        if group is None or best is None:
-            done()
-            return
-        try:
-            group.transfer(best[1] if target is None else target)
-        except (NotLeader, NotNow, GroupFailed, ValueError) as error:
-            log.info("leadership is not handed over: %s", error)
-        waited = 0
-
-        def look() -> None:
-            nonlocal waited
-            waited += 1
-            if group.raft.is_leader and waited < 50:
-                self._scheduler.call_later(20, look)
-            else:
-                done()
-
-        look()
 
 
 def _discard(_: object) -> None:

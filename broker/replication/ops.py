@@ -31,6 +31,8 @@ class Code(IntEnum):
     """path, whose parent is there"""
     REMOVE_DIR = 8
     """path"""
+    PEER = 9
+    """number of a node, where the others reach it (HOST:PORT)"""
 
 
 Change = Sequence[Any]

@@ -20,7 +20,9 @@ from crc32c import crc32c
 from typing_extensions import Buffer
 
 from broker.replication.folder import make_dir_durable
+from raftish import membership
 from raftish.entries import Entry, Kind
+from raftish.membership import Membership
 from storage.clock import Scheduler
 from storage.disk import Disk, File
 from storage.flusher import GroupFlusher, tell_all
@@ -84,6 +86,8 @@ class FileLog:
         self._written = 0
         self._awaited = 0
         self._parts: list[_Part] = []
+        self._members: list[tuple[int, bytes]] = []
+        """(index, payload) of the entries that change the group's members."""
         self._flusher = GroupFlusher(scheduler, self, 0)
         make_dir_durable(disk, directory)
         names = [name for name in disk.list(directory) if name.endswith(SUFFIX)]
@@ -105,6 +109,10 @@ class FileLog:
     @property
     def size_bytes(self) -> int:
         return sum(part.end for part in self._parts)
+
+    def members_after(self, index: int) -> list[tuple[int, Membership]]:
+        """(index, members) of the entries behind `index` that change them."""
+        return [(at, membership.decode(payload)) for at, payload in self._members if at > index]
 
     def term_at(self, index: int) -> int | None:
         if index == self.first_index - 1:
@@ -167,9 +175,14 @@ class FileLog:
             )
             part.positions.append(end)
             part.terms.append(entry.term)
+            self._note(entry)
             end += _FRAME.size + len(entry.payload)
         self._put(part, buffers, start, end)
         self._flusher.wrote(self._written)
+
+    def _note(self, entry: Entry) -> None:
+        if entry.kind is Kind.MEMBERSHIP:
+            self._members.append((entry.index, entry.payload))
 
     def _put(self, part: _Part, buffers: list[Buffer], start: int, end: int) -> None:
         if end > part.allocated:
@@ -182,6 +195,7 @@ class FileLog:
         self._written += end - start
 
     def _cut(self, index: int) -> None:
+        self._members = [one for one in self._members if one[0] < index]
         while len(self._parts) > 1 and self._parts[-1].first >= index:
             self._drop(self._parts.pop())
         part = self._parts[-1]
@@ -218,6 +232,11 @@ class FileLog:
     def when_all_durable(self, callback: Callable[[Exception | None], None]) -> None:
         self._flusher.when_durable(self._written, callback)
 
+    def flush(self) -> None:
+        """For a log that no group uses; blocks until all of it is durable."""
+        for part in self._parts:
+            part.file.flush()
+
     def start_round(self) -> None:
         marks = [(part, part.end) for part in self._parts if part.durable_end < part.end]
         self._awaited = len(marks)
@@ -251,12 +270,14 @@ class FileLog:
             if self.size_bytes - self._parts[0].end < keep_bytes:
                 return
             self._drop(self._parts.pop(0))
+            self._members = [one for one in self._members if one[0] >= self.first_index]
 
     def restart_at(self, index: int, term: int) -> None:
         """An empty log that goes on behind this entry. Blocks until that is durable."""
         for part in self._parts[::-1]:
             self._drop(part)
         self._parts.clear()
+        self._members.clear()
         self._begin(index + 1, term)
 
     def close(self) -> None:
@@ -312,4 +333,5 @@ class FileLog:
                 return
             part.positions.append(part.end)
             part.terms.append(entry.term)
+            self._note(entry)
             part.end = base + end

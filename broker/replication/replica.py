@@ -13,9 +13,10 @@ from enum import Enum
 from typing import Final
 
 from broker.replication.disk import ReplicatedDisk
-from broker.replication.ops import BadChange, decode
+from broker.replication.ops import BadChange, Code, decode
 from broker.replication.raft_log import FileLog
 from broker.replication.store import Fatal, Store
+from raftish import membership
 from raftish.core import NotNow
 from raftish.entries import Entry, Kind
 from raftish.host import Done, Group
@@ -34,6 +35,17 @@ class LogLimits:
     """Of what a checkpoint covers, for nodes that come back. What is farther behind fetches the state."""
     checkpoint_bytes: int = 64 << 20
     """So much is written between two checkpoints."""
+
+
+def places_in_log(log: FileLog, index: int) -> dict[int, str]:
+    """Where nodes are reached (HOST:PORT), by what stands before each change of members behind `index`."""
+    found: dict[int, str] = {}
+    for at, _ in log.members_after(index):
+        if at - 1 >= log.first_index:
+            (entry,) = log.entries(at - 1, at - 1, 1)
+            changes = decode(entry.payload) if entry.kind is Kind.NORMAL else []
+            found |= {change[1]: change[2] for change in changes if change[0] is Code.PEER}
+    return found
 
 
 class Role(Enum):
@@ -89,6 +101,8 @@ class Replica:
                 if entry.index <= store.index:
                     continue
                 changes = decode(entry.payload) if entry.kind is Kind.NORMAL else []
+                if entry.kind is Kind.MEMBERSHIP:
+                    store.members = (entry.index, membership.decode(entry.payload))
                 store.apply(entry.index, entry.term, changes)
                 # Another leader's entries come before the news of it: they are none of this leadership's disk.
                 if changes and self.disk is not None and entry.term == self._leading_term:

@@ -1,7 +1,8 @@
 """The files of one node, as of the entries that it has applied, and the checkpoints from which a start goes on.
 
     files/<number>     the content of a file
-    checkpoint         CRC, then (index, term, next number, {path: number}, [folder])
+    checkpoint         CRC, then (index, term, next number, {path: number}, [folder], members), the last of which are
+                       (index of their entry, [voter], [learner], {node: where the others reach it})
 
 Guarantee: from the checkpoint on, applying the entries behind it once more gives the state as of the last of them,
 whatever of them the files have seen already (`ops`). A write that fails is final: `Fatal`.
@@ -20,6 +21,7 @@ from crc32c import crc32c
 from broker.replication.folder import make_dir_durable
 from broker.replication.ops import Change, Code
 from broker.replication.tree import Tree
+from raftish.membership import Membership
 from storage.disk import Disk, File
 
 FILES: Final = "files"
@@ -48,6 +50,10 @@ class Store:
         self.index = 0
         """Of the last entry that was applied, and its term."""
         self.term = 0
+        self.members: tuple[int, Membership] | None = None
+        """(index of their entry, who they are), as of what was applied. None: this node knows of no group yet."""
+        self.peers: dict[int, str] = {}
+        """Where nodes that came later, and those that were there then, are reached by the others: HOST:PORT."""
         self.checkpointed_index = 0
         self.applied_bytes = 0
         """Since the last checkpoint was begun."""
@@ -56,10 +62,13 @@ class Store:
         make_dir_durable(disk, FILES)
         self.must_fetch = disk.exists(FETCHING)
         """The files are of no use: the leader's state has to be fetched before this node takes part."""
-        if self.must_fetch:
-            return
         if disk.exists(CHECKPOINT):
             self._load()
+        if self.must_fetch:
+            # Who the members are is worth knowing all the same: one of them has the state.
+            self.tree = Tree()
+            self.index = self.term = self.checkpointed_index = 0
+            return
         known = {str(number) for number in self.tree.numbers()}
         for name in disk.list(FILES):
             if name not in known:
@@ -102,6 +111,8 @@ class Store:
                 self._discard(replaced)
         elif code is Code.MAKE_DIR:
             self.tree.make_dir(rest[0])
+        elif code is Code.PEER:
+            self.peers[rest[0]] = rest[1]
         else:
             self.tree.remove_dir(rest[0])
 
@@ -129,8 +140,35 @@ class Store:
     # Checkpoints.
 
     def capture(self) -> Capture:
-        packed: bytes = msgpack.packb((self.index, self.term, *self.tree.dump()))
+        members = None
+        if self.members is not None:
+            index, membership = self.members
+            members = (index, sorted(membership.voters), sorted(membership.learners), self.peers)
+        packed: bytes = msgpack.packb((self.index, self.term, *self.tree.dump(), members))
         return Capture(self.index, packed)
+
+    def found(self, membership: Membership) -> None:
+        """These are the first members of a new group; blocks until that is durable. Raises OSError."""
+        self.members = (0, membership)
+        self.write_now()
+
+    def write_now(self) -> None:
+        """A checkpoint of an open store whose files are all flushed; blocks until it is durable. Raises OSError."""
+        capture = self.capture()
+        file = self._begin_checkpoint(capture)
+        file.flush()
+        file.close()
+        self.disk.rename(CHECKPOINT + ".new", CHECKPOINT)
+        self.disk.flush_dir("")
+        self.checkpointed_index = capture.index
+
+    def _begin_checkpoint(self, capture: Capture) -> File:
+        new = CHECKPOINT + ".new"
+        if self.disk.exists(new):
+            self.disk.remove(new)
+        file = self.disk.open(new, create=True)
+        file.pwritev([crc32c(capture.packed).to_bytes(4, "big"), capture.packed], 0)
+        return file
 
     def checkpoint(self, capture: Capture, done: Callable[[OSError | None], None]) -> None:
         """Flush what has changed, off the loop, then write the capture; `done` once."""
@@ -164,12 +202,8 @@ class Store:
         self.disk.start_flush_dir(FILES, flushed)
 
     def _write_checkpoint(self, capture: Capture, done: Callable[[OSError | None], None]) -> None:
-        new = CHECKPOINT + ".new"
         try:
-            if self.disk.exists(new):
-                self.disk.remove(new)
-            file = self.disk.open(new, create=True)
-            file.pwritev([crc32c(capture.packed).to_bytes(4, "big"), capture.packed], 0)
+            file = self._begin_checkpoint(capture)
         except OSError as error:
             done(error)
             return
@@ -185,7 +219,7 @@ class Store:
                 done(error)
                 return
             try:
-                self.disk.rename(new, CHECKPOINT)
+                self.disk.rename(CHECKPOINT + ".new", CHECKPOINT)
             except OSError as failure:
                 done(failure)
                 return
@@ -205,8 +239,14 @@ class Store:
 
     def take(self, packed: bytes) -> None:
         """Be as this capture is, of another store or of this one."""
-        self.index, self.term, next_number, files, folders = msgpack.unpackb(packed)
+        self.index, self.term, next_number, files, folders, *rest = msgpack.unpackb(
+            packed, strict_map_key=False
+        )
         self.tree = Tree.load(next_number, files, folders)
+        # Earlier ones have no members: those were in `--peers` then.
+        if rest and rest[0] is not None:
+            index, voters, learners, self.peers = rest[0]
+            self.members = (index, Membership(frozenset(voters), frozenset(learners)))
         self.checkpointed_index = self.index
 
     def begin_to_fetch(self) -> None:

@@ -120,7 +120,7 @@ class Fetch:
         if self._is_closed or peer != self._source or self._packed:
             return
         self._packed = packed
-        self._numbers = sorted(msgpack.unpackb(packed)[3].values())
+        self._numbers = sorted(msgpack.unpackb(packed, strict_map_key=False)[3].values())
         self._next_file()
 
     def _next_file(self) -> None:

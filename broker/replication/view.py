@@ -17,20 +17,22 @@ class View:
     def __init__(
         self,
         node_id: int,
-        peers: Sequence[int],
         group: Group,
         heard: Callable[[], Sequence[Broker]],
         led_since_ms: int,
     ) -> None:
         self.node_id = node_id
-        self._peers = tuple(sorted(peers))
         self._group = group
         self._heard = heard
         self._led_since_ms = led_since_ms
 
     @property
     def fixed_members(self) -> bool:
-        return True
+        return False
+
+    @property
+    def _voters(self) -> tuple[int, ...]:
+        return tuple(sorted(self._group.raft.membership.voters))
 
     def brokers(self) -> Sequence[Broker]:
         return self._heard()
@@ -50,9 +52,9 @@ class View:
 
     def leadership(self, partition: Partition | None) -> Leadership:
         lag = self.lag()
-        in_sync = tuple(node for node in self._peers if lag.get(node, 0) <= CURRENT_LAG)
+        in_sync = tuple(node for node in self._voters if lag.get(node, 0) <= CURRENT_LAG)
         epoch = partition.log.term if partition is not None else -1
-        return Leadership(self.node_id, epoch, self._peers, in_sync)
+        return Leadership(self.node_id, epoch, self._voters, in_sync)
 
     def lag(self) -> dict[int, int]:
         """Of each node: how many entries it is behind. A node that is away counts as behind by all."""
@@ -71,19 +73,26 @@ class View:
         raft = self._group.raft
         return [
             RangeStatus(
-                "everything", self._peers, self.node_id, raft.term, (), self.lag(), self._led_since_ms
+                "everything",
+                self._voters,
+                self.node_id,
+                raft.term,
+                tuple(sorted(raft.membership.learners)),
+                self.lag(),
+                self._led_since_ms,
             )
         ]
 
     def away(self) -> Collection[int]:
         here = {broker.id for broker in self._heard()}
-        return [node for node in self._peers if node not in here]
+        return [node for node in self._group.raft.membership if node not in here]
 
     def replication_factor(self, wanted: int) -> int:
         """All nodes have everything."""
-        if wanted == -1 or 1 <= wanted <= len(self._peers):
-            return len(self._peers)
+        count = len(self._voters)
+        if wanted == -1 or 1 <= wanted <= count:
+            return count
         raise KafkaError(
             ErrorCode.invalid_replication_factor,
-            f"replication factor {wanted} is refused: the cluster has {len(self._peers)} nodes, which have everything",
+            f"replication factor {wanted} is refused: the cluster has {count} nodes, which have everything",
         )

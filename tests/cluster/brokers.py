@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Self
 
@@ -20,14 +21,25 @@ class Brokers:
 
     def __init__(self, folder: Path, size: int = 3) -> None:
         self.folder = folder
-        self.nodes = range(size)
+        self.nodes = list(range(size))
         self.ports = {node: free_port() for node in self.nodes}
-        self.peers = ",".join(f"{node}@127.0.0.1:{free_port()}" for node in self.nodes)
+        self.places = {node: f"127.0.0.1:{free_port()}" for node in self.nodes}
+        """Where nodes reach each other."""
+        self.told = {node: list(self.nodes) for node in self.nodes}
+        """Of each node: whom its `--peers` names."""
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
 
     @property
     def bootstrap(self) -> str:
         return ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
+
+    def newcomer(self, told: Iterable[int]) -> int:
+        """A node more, with a number that none has had, which is told of these; it is not launched."""
+        node = max(self.nodes) + 1
+        self.nodes.append(node)
+        self.ports[node], self.places[node] = free_port(), f"127.0.0.1:{free_port()}"
+        self.told[node] = [*told, node]
+        return node
 
     def launch(self, node: int, *, secret: str = "the secret of a cluster in a test") -> None:
         with (self.folder / f"{node}.log").open("ab") as log:
@@ -40,7 +52,7 @@ class Brokers:
                         "--node-id",
                         str(node),
                         "--peers",
-                        self.peers,
+                        ",".join(f"{one}@{self.places[one]}" for one in self.told[node]),
                     ),
                     *(("--config", str(self.folder / "config.toml")) if self.config else ()),
                 ],
@@ -76,6 +88,10 @@ class Brokers:
         process = self.processes.pop(node)
         process.terminate()
         return process.wait(TIMEOUT_S)
+
+    def ended(self, node: int) -> int:
+        """Wait until it ends by itself; its exit code."""
+        return self.processes.pop(node).wait(TIMEOUT_S)
 
     def log(self, node: int) -> str:
         path = self.folder / f"{node}.log"

@@ -13,6 +13,7 @@ from support.sim_loop import SimScheduler
 from support.sim_node import SimClient, batch
 
 from broker.config import BrokerConfig
+from broker.replication.folder import claim
 from broker.replication.life import Life
 from broker.replication.member import Member
 from broker.replication.replica import LogLimits
@@ -33,6 +34,10 @@ class Link:
         self.cluster = cluster
         self.node = node
         self.life = life
+        self.peers: set[int] = set()
+
+    def set_peers(self, peers):
+        self.peers = set(peers)
 
     def send(self, peer, messages):
         for group, message in messages:
@@ -43,7 +48,12 @@ class Link:
 
     def _pass(self, peer, what, *args):
         cluster = self.cluster
-        if self.life.is_over or (self.node, peer) in cluster.cut or cluster.rng.random() < cluster.loss:
+        if (
+            self.life.is_over
+            or peer not in self.peers
+            or (self.node, peer) in cluster.cut
+            or cluster.rng.random() < cluster.loss
+        ):
             return
         cluster.scheduler.call_later(cluster.rng.uniform(0.2, 3), self._arrive, peer, what, args)
 
@@ -62,9 +72,13 @@ class SimCluster:
         self.names = (0, 1, 2)
         self.disks = {n: SimDisk(self.scheduler, flush_delay_ms=1.0) for n in self.names}
         self.members, self.lives = {}, {}
+        self.told: dict[int, tuple[int, ...]] = {}
+        """`--peers` of nodes that were told of others than `names`."""
         self.cut: set[tuple[int, int]] = set()
         self.loss = 0.0
         self.fatal: list[Exception] = []
+        self.removed: set[int] = set()
+        """Nodes that heard that they are out, and ended."""
         for node in self.names:
             self.start(node)
 
@@ -73,6 +87,7 @@ class SimCluster:
         life.release()
         # Flushes of a machine without power never end.
         self.disks[node] = self.disks[node].crash(self.rng.random(), scheduler=life)
+        claim(self.disks[node], node)
 
         def run_apart(work, done):
             # In a later turn, as a thread's end is.
@@ -81,7 +96,7 @@ class SimCluster:
 
         member = self.members[node] = Member(
             node,
-            self.names,
+            {name: (f"peer-{name}", 1) for name in self.told.get(node, self.names)},
             self.disks[node],
             life,
             self.config,
@@ -91,12 +106,26 @@ class SimCluster:
             run_apart,
             on_serve=lambda _: None,
             on_standby=lambda: None,
-            fatal=self.fatal.append,
+            fatal=lambda error: self._failed(node, error),
             raft_config=RAFT,
             limits=self.limits,
         )
         member.advertised = (f"sim-{node}", 9092)
         member.start()
+
+    def _failed(self, node, error):
+        if "was removed" not in str(error):
+            self.fatal.append(error)
+        elif node not in self.removed:
+            self.removed.add(node)
+            self.scheduler.call_soon(self.cut_power, node)
+
+    def come(self, node, told):
+        """A machine more, with an empty disk; `told` are the nodes in its `--peers`, itself besides."""
+        self.names = (*self.names, node)
+        self.disks[node] = SimDisk(self.scheduler, flush_delay_ms=1.0)
+        self.told[node] = (*told, node)
+        self.start(node)
 
     def cut_power(self, node):
         self.lives[node].end()
@@ -106,7 +135,7 @@ class SimCluster:
         self.cut.clear()
         self.loss = 0.0
         for node in self.names:
-            if node not in self.members:
+            if node not in self.members and node not in self.removed:
                 self.start(node)
 
     def serving(self):

@@ -101,9 +101,15 @@ def test_it_is_seen_from_any_node_and_drained_under_load(brokers, work):
     assert re.search(rf"^cluster \w+: 3 nodes, 1 range, node {leader} takes changes$", picture, re.MULTILINE)
     # Under load a follower may be an entry behind: that is another sign.
     assert picture.count("○") + picture.count("◐") == 4, "two nodes follow, and the legend"
-    refused = command(brokers, other, "add", "7", "--peer", "127.0.0.1:1")
-    assert refused.exit_code == 1
-    assert "those in --peers" in refused.output
+    for words, said in (
+        (("add", "7", "--peer", "nowhere"), "where is the node reached?"),
+        (("add", str(other), "--peer", "127.0.0.1:1"), "the node is up: add is not possible"),
+        (("remove", "9"), "the node is not known"),
+    ):
+        refused = command(brokers, other, *words)
+        assert refused.exit_code == 1
+        assert said in refused.output
+    assert "an odd number is better" in command(brokers, other, "remove", str(other), "--dry-run").output
     dry = command(brokers, other, "drain", str(leader), "--dry-run").output
     assert f"everything: move the leader from node {leader} to node" in dry
     assert "is being drained" in command(brokers, other, "drain", str(leader)).output

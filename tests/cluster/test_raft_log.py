@@ -10,8 +10,12 @@ from support.sim_loop import SimScheduler
 
 from broker.replication.folder import make_dir_durable
 from broker.replication.hard_state import HardStateFile
+from broker.replication.ops import Code, encode
 from broker.replication.raft_log import CorruptRaftLog, FileLog
+from broker.replication.replica import places_in_log
+from raftish import membership
 from raftish.entries import Entry, HardState, Kind
+from raftish.membership import Membership
 
 
 def entry(term, index, size=100):
@@ -143,3 +147,23 @@ def test_a_promise_outlives_torn_writes_of_the_next_one():
         disk = disk.crash(seed, scheduler=scheduler)
         found = HardStateFile(disk, scheduler, "raft/hard-state").current
         assert found in (kept, HardState(3 * seed + 2, None))
+
+
+def test_changes_of_members_are_known_after_a_start_and_where_nodes_are_stands_before_them():
+    rig = Rig()
+    members = [Membership(frozenset({1, 2})), Membership(frozenset({1, 2}), frozenset({3}))]
+    place = encode([(Code.PEER, 3, "h:1"), (Code.MAKE_DIR, "d")])
+    rig.log.write(None, [Entry(1, 1, Kind.MEMBERSHIP, membership.encode(members[0]))])
+    rig.log.write(None, [Entry(1, 2, Kind.NORMAL, place)])
+    rig.log.write(None, [Entry(1, 3, Kind.MEMBERSHIP, membership.encode(members[1]))])
+    rig.flush()
+    for _ in range(2):
+        assert rig.log.members_after(0) == [(1, members[0]), (3, members[1])]
+        assert rig.log.members_after(1) == [(3, members[1])]
+        assert places_in_log(rig.log, 0) == {3: "h:1"}
+        assert places_in_log(rig.log, 3) == {}
+        rig.power_cut(1)
+    rig.log.write(3, [entry(2, 3)])
+    assert rig.log.members_after(0) == [(1, members[0])], "what is cut off is forgotten"
+    rig.log.restart_at(9, 2)
+    assert rig.log.members_after(0) == []
