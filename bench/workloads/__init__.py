@@ -14,6 +14,7 @@ from bench.workloads import (
     latency,
     link,
     price,
+    spark,
 )
 
 WORKLOADS: dict[str, ModuleType] = {
@@ -25,4 +26,5 @@ WORKLOADS: dict[str, ModuleType] = {
     "footprint": footprint,
     "growth": growth,
     "link": link,
+    "spark": spark,
 }
