@@ -1,4 +1,4 @@
-"""`format("sealog_timed")`: the sink, which also writes down how long its commits take. Nothing of the sink is changed."""
+"""`format("sealog_timed")`: the sink, unchanged, which also writes down how long its commits take."""
 
 from __future__ import annotations
 
