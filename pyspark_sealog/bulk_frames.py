@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Final, NamedTuple
 
+from typing_extensions import Buffer
+
 from wire.apis import ApiKey
-from wire.batch import Buffer
 from wire.errors import ErrorCode
 from wire.packing import (
     VarintTooLong,

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
+from typing_extensions import Buffer
 
 from pyspark_sealog.bulk_frames import FETCH_VERSION, PRODUCE_VERSION, Fetched, fetched, produce_request
 from wire import codec, private_api
 from wire.apis import ApiKey
-from wire.batch import Buffer
 from wire.errors import KafkaError
 
 VERSIONS: Final = {
@@ -113,7 +113,8 @@ class Connection:
         return self._arrived.pop(number)
 
     def _exactly(self, size_bytes: int) -> memoryview:
-        frame = memoryview(np.empty(size_bytes, dtype=np.uint8))  # a bytearray would be filled with zeros first
+        # A bytearray would be filled with zeros first.
+        frame: memoryview = np.empty(size_bytes, dtype=np.uint8).data
         position = 0
         while position < size_bytes:
             got = self._socket.recv_into(frame[position:])

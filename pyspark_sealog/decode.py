@@ -14,9 +14,10 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from typing_extensions import Buffer
 
 from pyspark_sealog.varints import Bytes, Ints, read_varints
-from wire.batch import BATCH_HEADER_SIZE, COMPRESSION_NONE, BatchHeader, Buffer, check_crc, parse_header
+from wire.batch import BATCH_HEADER_SIZE, COMPRESSION_NONE, BatchHeader, check_crc, parse_header
 from wire.compression import decompress
 from wire.errors import ErrorCode, KafkaError
 from wire.records import DEFAULT_MAX_BYTES
@@ -114,7 +115,7 @@ def _side_by_side(group: Sequence[Batch]) -> tuple[Buffer, Sequence[Batch]]:
 
 def _decode(group: Sequence[Batch], first: int, stop: int, with_headers: bool) -> Records:
     joined, group = _side_by_side(group)
-    data = np.frombuffer(joined, dtype=np.uint8)
+    data = np.frombuffer(memoryview(joined), dtype=np.uint8)
     starts, ends = _record_bounds(joined, data, group)
     headers_of = [batch.header for batch in group]
     counts = [header.record_count for header in headers_of]

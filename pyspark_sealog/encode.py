@@ -13,9 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
+from typing_extensions import Buffer
 
 from pyspark_sealog.varints import Ints, varint_table
-from wire.batch import COMPRESSION_NONE, TRANSACTIONAL_BIT, Buffer, pack_header
+from wire.batch import COMPRESSION_NONE, TRANSACTIONAL_BIT, pack_header
 from wire.compression import compress
 from wire.records import write_varint
 

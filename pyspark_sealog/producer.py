@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, NoReturn
 
+from typing_extensions import Buffer
+
 from pyspark_sealog.cluster import Cluster, TopicPartition
 from pyspark_sealog.errors import SealogError
 from wire.apis import ApiKey
-from wire.batch import Buffer
 from wire.errors import ErrorCode, KafkaError
 from wire.group_transactions import Member
 
