@@ -121,7 +121,7 @@ class Node:
         """Open and recover everything; `ready` when what was decided is durable and requests may be served.
 
         Raises:
-            ForeignFolder, CorruptLog, CorruptStore, LostCommit: the folder cannot be served; says why.
+            ForeignFolder, CorruptLog, MetaStoreError, LostCommit: the folder cannot be served; says why.
         """
         data_folder.claim(self._disk)
         self._durable_note = DurableNote(self._disk)

@@ -5,15 +5,20 @@ from __future__ import annotations
 import contextlib
 import itertools
 import socket
+from collections.abc import Sequence
 from typing import Any, Final
 
+import numpy as np
+from typing_extensions import Buffer
+
+from pyspark_sealog.bulk_frames import FETCH_VERSION, PRODUCE_VERSION, Fetched, fetched, produce_request
 from wire import codec, private_api
 from wire.apis import ApiKey
 from wire.errors import KafkaError
 
 VERSIONS: Final = {
-    ApiKey.PRODUCE: 12,
-    ApiKey.FETCH: 12,
+    ApiKey.PRODUCE: PRODUCE_VERSION,
+    ApiKey.FETCH: FETCH_VERSION,
     ApiKey.LIST_OFFSETS: 7,
     ApiKey.METADATA: 12,
     ApiKey.INIT_PRODUCER_ID: 4,
@@ -25,6 +30,9 @@ VERSIONS: Final = {
 }
 """Produce 12 and EndTxn 5 are transactions v2 (KIP-890): no partition is added by a request of its own."""
 
+
+_MOST_PIECES: Final = 512
+"""Of one call of the system, which takes 1,024."""
 
 _correlation_ids: Final = itertools.count(1)
 """Of all connections together: an answer that a broken connection owed is never taken for another's."""
@@ -57,9 +65,33 @@ class Connection:
         self._owed.add(number)
         return number
 
+    def send_produce(
+        self, transactional_id: str, timeout_ms: int, batches: Sequence[tuple[str, int, Sequence[Buffer]]]
+    ) -> int:
+        """A Produce request with acks=all of batches in pieces: (topic, partition, pieces). As `send` does it."""
+        number = next(_correlation_ids) & 0x7FFFFFFF
+        self._send_pieces(produce_request(number, self._client_id, transactional_id, timeout_ms, batches))
+        self._owed.add(number)
+        return number
+
+    def _send_pieces(self, pieces: Sequence[Buffer]) -> None:
+        left = [memoryview(piece).cast("B") for piece in pieces]
+        first = 0
+        while first < len(left):
+            sent = self._socket.sendmsg(left[first : first + _MOST_PIECES])
+            while first < len(left) and sent >= len(left[first]):
+                sent -= len(left[first])
+                first += 1
+            if sent:
+                left[first] = left[first][sent:]
+
     def receive(self, key: ApiKey, number: int) -> Any:
         """The answer to a question that was sent on this connection; others may be asked in between."""
         return codec.decode_response(key, VERSIONS[key], self._frame(number))[1]
+
+    def receive_fetched(self, number: int) -> Fetched:
+        """The answer to a Fetch of one partition."""
+        return fetched(self._frame(number))
 
     def ask(self, key: ApiKey, request: private_api.Request) -> Any:
         """One call of sealog's own. Raises KafkaError for a refusal."""
@@ -81,7 +113,8 @@ class Connection:
         return self._arrived.pop(number)
 
     def _exactly(self, size_bytes: int) -> memoryview:
-        frame = memoryview(bytearray(size_bytes))
+        # A bytearray would be filled with zeros first.
+        frame: memoryview = np.empty(size_bytes, dtype=np.uint8).data
         position = 0
         while position < size_bytes:
             got = self._socket.recv_into(frame[position:])

@@ -7,15 +7,16 @@ but for rows with headers.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
+from typing_extensions import Buffer
 
 from pyspark_sealog.varints import Ints, varint_table
-from wire.batch import COMPRESSION_NONE, TRANSACTIONAL_BIT, pack_batch
+from wire.batch import COMPRESSION_NONE, TRANSACTIONAL_BIT, pack_header
 from wire.compression import compress
 from wire.records import write_varint
 
@@ -33,13 +34,16 @@ class Encoded:
 
     def batches(
         self, *, compression: int, timestamp_ms: int, producer_id: int, epoch: int, sequence: int
-    ) -> Iterator[tuple[bytes, int]]:
-        """(batch, its number of records), with successive sequence numbers from `sequence` on."""
+    ) -> Iterator[tuple[bytes, Buffer, int]]:
+        """(header, records, their number) of each batch, with successive sequence numbers from `sequence` on.
+
+        Records that are not compressed are not copied: they keep the whole of this alive.
+        """
         for first, stop in self._chunks:
-            records: Any = self._records[self._bounds[first] : self._bounds[stop]]
+            records: Buffer = self._records[self._bounds[first] : self._bounds[stop]]
             if compression != COMPRESSION_NONE:
                 records = compress(compression, bytes(records))
-            batch = pack_batch(
+            head = pack_header(
                 records,
                 record_count=stop - first,
                 attributes=TRANSACTIONAL_BIT | compression,
@@ -51,7 +55,7 @@ class Encoded:
                 base_sequence=sequence,
             )
             sequence = (sequence + stop - first) & 0x7FFFFFFF
-            yield batch, stop - first
+            yield head, records, stop - first
 
 
 def encode(

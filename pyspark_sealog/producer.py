@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, NoReturn
 
+from typing_extensions import Buffer
+
 from pyspark_sealog.cluster import Cluster, TopicPartition
 from pyspark_sealog.errors import SealogError
 from wire.apis import ApiKey
@@ -23,8 +25,15 @@ _WRITTEN: Final = frozenset({ErrorCode.none, ErrorCode.duplicate_sequence_number
 
 
 class Outgoing(NamedTuple):
+    """One batch: its header, and its records, which may be large and are not copied."""
+
     part: TopicPartition
-    batch: bytes
+    head: bytes
+    records: Buffer
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.head) + memoryview(self.records).nbytes
 
 
 @dataclass(slots=True)
@@ -73,16 +82,10 @@ class Producer:
         return self._cluster.leader(part)
 
     def _start(self, batches: Sequence[Outgoing]) -> int:
-        topics: dict[str, list[dict[str, Any]]] = {}
-        for part, batch in batches:
-            topics.setdefault(part.topic, []).append({"index": part.partition, "records": batch})
-        return self._cluster.connection(self._leader(batches[0].part)).send(
-            ApiKey.PRODUCE,
-            transactional_id=self._transactional_id,
-            acks=-1,
-            timeout=int(self._cluster.settings.request_timeout_s * 1000),
-            topic_data=[{"name": name, "partition_data": of_topic} for name, of_topic in topics.items()],
-        )
+        timeout_ms = int(self._cluster.settings.request_timeout_s * 1000)
+        pieces = [(part.topic, part.partition, (head, records)) for part, head, records in batches]
+        connection = self._cluster.connection(self._leader(batches[0].part))
+        return connection.send_produce(self._transactional_id, timeout_ms, pieces)
 
     def flush(self) -> None:
         """Wait for the answer to the request that is under way. Raises SealogError or KafkaError."""

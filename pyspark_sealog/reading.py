@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -22,6 +21,7 @@ from pyspark_sealog.decode import Batch, Records, cut, decode
 from pyspark_sealog.errors import DataLossError, SealogError
 from pyspark_sealog.options import SourceOptions
 from pyspark_sealog.ranges import OffsetRange
+from pyspark_sealog.task_process import leave_imports_alone
 from wire.apis import ApiKey
 from wire.errors import ErrorCode, KafkaError
 
@@ -41,6 +41,7 @@ def read_range(
     options: SourceOptions, schema: StructType, partition: InputPartition
 ) -> Iterator[pa.RecordBatch]:
     """Raises SealogError or KafkaError."""
+    leave_imports_alone()
     assert isinstance(partition, RangePartition)
     if partition.range is None:
         return
@@ -101,14 +102,14 @@ class _Fetcher:
         asked: int | None = None
         while position < self.range.end:
             try:
-                answer = self._next(position, asked)
+                records = self._next(position, asked)
             except KafkaError as error:
                 if error.code is not ErrorCode.offset_out_of_range:
                     raise
                 position, asked = self._behind_the_gap(position), None
                 continue
             asked = None
-            batches = cut(answer.records or b"", check_crcs=self.cluster.settings.check_crcs)
+            batches = cut(records, check_crcs=self.cluster.settings.check_crcs)
             batches = [batch for batch in batches if batch.header.last_offset >= position]
             if not batches:
                 if time.monotonic() - progress_at > timeout_s:
@@ -122,11 +123,11 @@ class _Fetcher:
             yield batches, first
             progress_at = time.monotonic()
 
-    def _next(self, position: int, asked: int | None) -> Any:
+    def _next(self, position: int, asked: int | None) -> memoryview:
         """The answer that is under way, or else a new one."""
         number = asked
 
-        def call() -> Any:
+        def call() -> memoryview:
             nonlocal number
             ours, number = number, None
             return self._receive(self._send(position) if ours is None else ours)
@@ -157,15 +158,12 @@ class _Fetcher:
             topics=[{"topic": part.topic, "partitions": [partition]}],
         )
 
-    def _receive(self, number: int) -> Any:
+    def _receive(self, number: int) -> memoryview:
         connection = self.cluster.connection(self.cluster.leader(self.range.part))
-        answer = connection.receive(ApiKey.FETCH, number)
-        if answer.error_code is not ErrorCode.none:
-            raise KafkaError(answer.error_code, f"reading {self.range.part}")
-        one = answer.responses[0].partitions[0]
-        if one.error_code is not ErrorCode.none:
-            raise KafkaError(one.error_code, f"reading {self.range.part}")
-        return one
+        answer = connection.receive_fetched(number)
+        if answer.error is not ErrorCode.none:
+            raise KafkaError(answer.error, f"reading {self.range.part}")
+        return answer.records
 
     def _behind_the_gap(self, position: int) -> int:
         part = self.range.part

@@ -18,6 +18,7 @@ from pyspark_sealog.ranges import split
 from pyspark_sealog.reading import ROWS_PER_BATCH
 from pyspark_sealog.segment_files import SegmentRange, Topic, committed_batches, find_topics
 from pyspark_sealog.settings import boolean, whole
+from pyspark_sealog.task_process import leave_imports_alone
 
 SEGMENT_OPTIONS = (
     "segments",
@@ -120,6 +121,7 @@ class SegmentReader(DataSourceReader):
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        leave_imports_alone()
         assert isinstance(partition, SegmentPartition)
         make = ColumnMaker(self._options.columns, self._schema)
         for one in partition.ranges:

@@ -27,6 +27,7 @@ from pyspark_sealog.member_ids import MemberIds
 from pyspark_sealog.producer import Outgoing, Producer
 from pyspark_sealog.rows import Distributor, check_schema
 from pyspark_sealog.sink_options import SinkOptions
+from pyspark_sealog.task_process import leave_imports_alone
 from wire import group_transactions as messages
 from wire.errors import ErrorCode, KafkaError
 
@@ -74,6 +75,7 @@ class TaskWriter:
         self._extended_at = 0.0
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        leave_imports_alone()
         batches = (batch for batch in iterator if batch.num_rows)
         first = next(batches, None)
         if first is None:
@@ -123,14 +125,14 @@ class TaskWriter:
             for of_part in distribute(batch):
                 encoded = encode(of_part.keys, of_part.values, of_part.headers, settings.batch_bytes)
                 sequence = producer.sequences.get(of_part.part, 0)
-                for data, count in encoded.batches(
+                for head, records, count in encoded.batches(
                     compression=settings.compression,
                     timestamp_ms=timestamp_ms,
                     producer_id=producer.member.producer_id,
                     epoch=producer.member.epoch,
                     sequence=sequence,
                 ):
-                    ready.setdefault(of_part.part, []).append(Outgoing(of_part.part, data))
+                    ready.setdefault(of_part.part, []).append(Outgoing(of_part.part, head, records))
                     sequence = (sequence + count) & 0x7FFFFFFF
                 producer.sequences[of_part.part] = sequence
             for request in _requests(list(ready.values()), settings.request_bytes):
@@ -169,11 +171,11 @@ def _requests(by_part: Sequence[Sequence[Outgoing]], request_bytes: int) -> Iter
         for one in round_:
             if one is None:
                 continue
-            if request and size + len(one.batch) > request_bytes:
+            if request and size + one.size_bytes > request_bytes:
                 yield request
                 request, size = [], 0
             request.append(one)
-            size += len(one.batch)
+            size += one.size_bytes
         if request:
             yield request
 

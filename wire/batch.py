@@ -286,7 +286,7 @@ def with_append_time(batch: Buffer, header: BatchHeader, now_ms: int) -> tuple[B
 
 
 def pack_batch(
-    records: bytes,
+    records: Buffer,
     *,
     record_count: int,
     base_offset: int = 0,
@@ -300,12 +300,43 @@ def pack_batch(
     base_sequence: int = NO_SEQUENCE,
 ) -> bytes:
     """One batch of already encoded (and compressed) records, with its CRC."""
-    batch = bytearray(BATCH_HEADER_SIZE + len(records))
+    head = pack_header(
+        records,
+        record_count=record_count,
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        attributes=attributes,
+        last_offset_delta=last_offset_delta,
+        base_timestamp=base_timestamp,
+        max_timestamp=max_timestamp,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+    )
+    return b"".join((head, records))
+
+
+def pack_header(
+    records: Buffer,
+    *,
+    record_count: int,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+    attributes: int = 0,
+    last_offset_delta: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+) -> bytes:
+    """What stands before these records in their batch, the CRC of both in it: for who need not copy them."""
+    head = bytearray(BATCH_HEADER_SIZE)
     _HEADER.pack_into(
-        batch,
+        head,
         0,
         base_offset,
-        len(batch) - LOG_OVERHEAD,
+        BATCH_HEADER_SIZE + memoryview(records).nbytes - LOG_OVERHEAD,
         leader_epoch,
         MAGIC,
         0,
@@ -318,9 +349,8 @@ def pack_batch(
         base_sequence,
         record_count,
     )
-    batch[BATCH_HEADER_SIZE:] = records
-    _CRC.pack_into(batch, CRC_START - _CRC.size, batch_crc(batch))
-    return bytes(batch)
+    _CRC.pack_into(head, CRC_START - _CRC.size, crc32c(records, crc32c(memoryview(head)[CRC_START:])))
+    return bytes(head)
 
 
 def control_batch(

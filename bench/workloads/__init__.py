@@ -15,6 +15,7 @@ from bench.workloads import (
     latency,
     link,
     price,
+    spark,
 )
 
 WORKLOADS: dict[str, ModuleType] = {
@@ -27,4 +28,5 @@ WORKLOADS: dict[str, ModuleType] = {
     "growth": growth,
     "link": link,
     "cluster": cluster,
+    "spark": spark,
 }

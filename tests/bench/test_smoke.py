@@ -23,6 +23,9 @@ from tests.support.shim import require
 BESIDE_KAFKA = ("end-to-end",)
 """Beside Kafka this alone: its start is what takes the time."""
 
+IN_TESTS_SPARK = "spark"
+"""Where a session is that it can share."""
+
 
 @pytest.fixture(scope="module")
 def load() -> Iterator[JavaLoad]:
@@ -49,7 +52,7 @@ def check(result: Result) -> None:
     assert page.count("<svg") == len(result.plots)
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
+@pytest.mark.parametrize("name", [name for name in WORKLOADS if name != IN_TESTS_SPARK])
 def test_a_workload(name: str, tmp_path: Path, share: Callable[[ModuleType], None]) -> None:
     require("slowflush")
     workload = WORKLOADS[name]

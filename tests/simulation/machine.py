@@ -17,7 +17,7 @@ from storage.format import CorruptLog
 from tests.simulation.loop import Loop, Process
 from tests.simulation.network import Network
 from tests.support.sim_disk import PowerCut, SimDisk
-from txn.metastore import CorruptStore
+from txn.metastore import MetaStoreError
 from txn.recovery import LostCommit
 from wire.errors import KafkaError
 
@@ -141,7 +141,7 @@ class Machine:
         except PowerCut:
             self._died()
             return
-        except (CorruptLog, CorruptStore, LostCommit, ForeignFolder, KafkaError) as refusal:
+        except (CorruptLog, MetaStoreError, LostCommit, ForeignFolder, KafkaError) as refusal:
             # A KafkaError: damage that a reader of the start met; `sealog serve` says so.
             process.alive = False
             self.refusal = f"{type(refusal).__name__}: {refusal}"

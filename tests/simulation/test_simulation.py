@@ -51,7 +51,7 @@ def test_no_seed_finds_anything(first: int) -> None:
     assert f"{AT_ONCE} seeds, " in run.stdout
 
 
-@pytest.mark.parametrize("seed", [109456, 113113, 117525, 117528, 119827, 121455])
+@pytest.mark.parametrize("seed", [109456, 113113, 117525, 117528, 119827, 121455, 144276])
 def test_seeds_of_the_long_run_that_found_something(seed: int) -> None:
     """A sink forgot an attempt; a start met damage; a compacted file could not be opened; a topic
     grew after the metadata store had failed; offsets of before were answered after it had."""

@@ -27,7 +27,8 @@ if MISSING:
 else:
     from pyspark.sql import SparkSession
 
-    from tests.spark.spark_world import Topics, connector_jars, make_session
+    from bench.systems.spark import connector_jars
+    from tests.spark.spark_world import Topics, make_session
 
 
 @pytest.hookimpl(tryfirst=True)

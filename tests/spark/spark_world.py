@@ -10,8 +10,6 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from bench.systems.java import CACHE, jars
-from bench.systems.server_process import CHECKOUT
 from broker.client import LayoutClient
 from pyspark_sealog.cluster import Cluster, TopicPartition
 from pyspark_sealog.decode import Batch, cut, decode
@@ -46,12 +44,6 @@ def make_session(master: str, folder: Path, **conf: str) -> SparkSession:
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     return session
-
-
-def connector_jars() -> list[Path]:
-    """Spark's own Kafka connector and what it needs beside PySpark, fetched once."""
-    pom = CHECKOUT / "tests" / "support" / "spark" / "pom.xml"
-    return sorted(jars(pom, CACHE / "spark-kafka").glob("*.jar"))
 
 
 def ended(start: Callable[[], StreamingQuery]) -> StreamingQuery:

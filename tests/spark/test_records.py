@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import pyspark_sealog.decode as decoding
 from pyspark_sealog.decode import HEADERS_TYPE, cut, decode
 from pyspark_sealog.encode import encode
 from pyspark_sealog.partitioner import partition_of_keys
@@ -42,6 +43,14 @@ def as_records(data: bytes, first: int = 0, stop: int = 1 << 62) -> list[Record]
     return out
 
 
+@pytest.fixture(params=["side by side", "one after the other"])
+def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways to find out where records begin."""
+    fewest = 0 if request.param == "side by side" else 1 << 40
+    monkeypatch.setattr(decoding, "_FEWEST_SIDE_BY_SIDE", fewest)
+
+
+@pytest.mark.usefixtures("_way")
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 def test_columns_hold_what_the_record_by_record_reader_reads(compression: int) -> None:
     rng = random.Random(compression)
@@ -65,7 +74,8 @@ def test_gaps_control_batches_and_broker_times() -> None:
     assert got[-1].timestamp == 5
 
 
-@pytest.mark.parametrize("seed", range(300))
+@pytest.mark.usefixtures("_way")
+@pytest.mark.parametrize("seed", range(150))
 def test_damage_is_an_error_and_never_a_wrong_record_where_the_other_reader_sees_one(seed: int) -> None:
     """Any byte of the records changed, the CRC not looked at: both readers refuse it, or both read the same."""
     rng = random.Random(seed)
@@ -131,7 +141,8 @@ def test_encoded_rows_are_the_bytes_of_the_record_by_record_writer(compression: 
         encoded.batches(compression=compression, timestamp_ms=7, producer_id=3, epoch=1, sequence=0x7FFFFFF0)
     )
     assert len(batches) > 3
-    for batch, count in batches:
+    for head, packed, count in batches:
+        batch = head + bytes(packed)
         expected = build_batch(
             records[at : at + count],
             compression=compression,
@@ -147,9 +158,11 @@ def test_encoded_rows_are_the_bytes_of_the_record_by_record_writer(compression: 
 
 def test_rows_without_keys_and_headers() -> None:
     encoded = encode(None, pa.array([b"a", None, b""], type=pa.binary()), None, 1_000)
-    ((batch, count),) = encoded.batches(compression=0, timestamp_ms=1, producer_id=1, epoch=0, sequence=0)
+    ((head, packed, count),) = encoded.batches(
+        compression=0, timestamp_ms=1, producer_id=1, epoch=0, sequence=0
+    )
     assert count == 3
-    assert [(one.key, one.value) for one in iterate_records(batch)] == [
+    assert [(one.key, one.value) for one in iterate_records(head + bytes(packed))] == [
         (None, b"a"),
         (None, None),
         (None, b""),
