@@ -13,6 +13,7 @@ from broker.call import Call
 from broker.cluster_view import NOBODY, ClusterView
 from broker.topic import Topic
 from storage.layout import Appended
+from storage.producers import SequenceGap
 from storage.range_log import RangeLog
 from txn.admission import Admission
 from txn.partition import Partition
@@ -30,6 +31,13 @@ IMPLICIT_ADD_VERSION = 12
 ABORTABLE_VERSION = 11
 ZSTD_VERSION = 7
 TOPIC_ID_VERSION = 13
+MISSING_AFTER_FAILOVER = ErrorCode.not_enough_replicas
+"""In place of OUT_OF_ORDER_SEQUENCE_NUMBER for a batch ahead of its turn, soon after a change of leaders.
+
+librdkafka may send a batch to the new leader before it has taken back the one before it, which failed at the old
+one. It takes OUT_OF_ORDER for a reason to number all that it has anew, under the next epoch; what else is in doubt, in
+whatever partition, is then in the log twice. This code says that nothing was written; clients send it again, in order.
+"""
 _OF_THE_LOG = frozenset(
     {
         ErrorCode.out_of_order_sequence_number,
@@ -128,7 +136,9 @@ def _append(
                     log_start_offset=partition.log_start_offset,
                     error_message="a plain batch amid its producer's transaction",
                 )
-            appended = log.append(partition.index, header, records)
+            appended = log.append(
+                partition.index, header, records, require_known_producer=state.view.led_lately(partition)
+            )
             # A duplicate may be durable long since; what else this request wrote to the log is not.
             state.durable_at[log] = max(appended.lsn, state.durable_at.get(log, 0))
             return _accepted(state, partition, appended, append_time_ms)
@@ -149,7 +159,7 @@ def _append(
             records,
             txn_seq=transaction.txn_seq,
             # A first batch that got lost must not be followed by a second one as if nothing were missing.
-            require_known_producer=implicit,
+            require_known_producer=implicit or state.view.led_lately(partition),
         )
         if appended.duplicate:
             _check_repeat(partition, header.producer_id, appended)
@@ -173,9 +183,12 @@ def _append(
         start = -1
         if partition is not None and refused.code in _OF_THE_LOG:
             start = partition.log_start_offset
+        code = _code_for(call, refused.code)
+        if partition is not None and isinstance(refused, SequenceGap) and state.view.led_lately(partition):
+            code = MISSING_AFTER_FAILOVER
         result = ProducePartitionResult(
             part.index,
-            _code_for(call, refused.code),
+            code,
             log_start_offset=start,
             error_message=refused.message,
         )

@@ -42,7 +42,12 @@ RAFT_FOLDER: Final = "raft"
 HERE_MS: Final = 300
 """How often nodes tell each other where clients reach them."""
 SILENT_MS: Final = 3000
-"""Who was not heard for so long is not named to clients."""
+"""Who was not heard for so long is away."""
+NAMED_MS: Final = 60_000
+"""Who was not heard for so long is not named to clients any more. librdkafka throws a node away that metadata do not
+name, and by a race sends what comes next, elsewhere, before what it had under way to that node; it then gives other
+batches in doubt a new epoch, and they are in the log twice. By its default, `socket.timeout.ms`, nothing is under way
+after that time."""
 STOP_PATIENCE_MS: Final = 3000
 
 RunApart = Callable[[Callable[[], None], Callable[[BaseException | None], None]], None]
@@ -183,7 +188,9 @@ class Member:
         assert self.replica is not None
         log.warning("node %d leads in term %d", self.node_id, term)
         life = self._life = Life(self._scheduler)
-        disk = self._disk = self.replica.disk = ReplicatedDisk(self.store, life, self.replica.propose)
+        disk = self._disk = self.replica.disk = ReplicatedDisk(
+            self.store, life, self.replica.propose, on_lost=life.end
+        )
         node = Node(
             disk,
             life,
@@ -196,7 +203,7 @@ class Member:
             least_term=term,
         )
         node.cluster = View(
-            self.node_id, self._peers, self.replica.group, self.brokers, self._scheduler.now_ms()
+            self.node_id, self._peers, self.replica.group, self.brokers, self.here, self._scheduler
         )
 
         def ready(error: Exception | None) -> None:
@@ -274,9 +281,17 @@ class Member:
 
     # For those who serve clients.
 
-    def brokers(self) -> list[Broker]:
+    def here(self) -> set[int]:
         """Those that were heard lately, and this one."""
         since_ms = self._scheduler.monotonic_ms() - SILENT_MS
+        return {
+            self.node_id,
+            *(peer for peer, (_, heard_ms, _) in self._heard.items() if heard_ms >= since_ms),
+        }
+
+    def brokers(self) -> list[Broker]:
+        """Those that are named to clients, this one among them."""
+        since_ms = self._scheduler.monotonic_ms() - NAMED_MS
         heard = [broker for broker, heard_ms, _ in self._heard.values() if heard_ms >= since_ms]
         here = Broker(self.node_id, *self.advertised, self._config.broker_rack or None)
         return sorted([here, *heard], key=lambda broker: broker.id)
