@@ -150,7 +150,7 @@ def test_a_rolling_restart_fails_no_record_and_makes_no_producer_begin_anew(brok
             f"node {node} does not come back\n{brokers.logs()}",
         )
     addresses = [("127.0.0.1", port) for port in brokers.ports.values()]
-    lines = list(evidence.read_batches(addresses, "work", 0, 0, before))
+    lines = list(evidence.read_batches(addresses, "work", 0, 0, work.delivered - 1))
     told = [re.findall(r"-?\d+", line.split(" leader epoch ")[0]) for line in lines]
     # Its epoch is the first one still, and its sequences are the offsets: nothing is there twice.
     assert {(producer, epoch) for _, _, producer, epoch, _, _ in told} == {(told[0][2], "0")}
