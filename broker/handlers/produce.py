@@ -18,7 +18,7 @@ from storage.range_log import RangeLog
 from txn.admission import Admission
 from txn.partition import Partition
 from txn.transaction import Transaction
-from wire.batch import NO_TIMESTAMP, validate_produced
+from wire.batch import NO_TIMESTAMP, BatchHeader, validate_produced
 from wire.errors import ErrorCode, KafkaError
 from wire.produce_codec import ProducePartitionResult, ProduceTopicResult, encode_produce_response
 from wire.records import iterate_records
@@ -31,13 +31,6 @@ IMPLICIT_ADD_VERSION = 12
 ABORTABLE_VERSION = 11
 ZSTD_VERSION = 7
 TOPIC_ID_VERSION = 13
-MISSING_AFTER_FAILOVER = ErrorCode.not_enough_replicas
-"""In place of OUT_OF_ORDER_SEQUENCE_NUMBER for a batch ahead of its turn, soon after a change of leaders.
-
-librdkafka may send a batch to the new leader before it has taken back the one before it, which failed at the old
-one. It takes OUT_OF_ORDER for a reason to number all that it has anew, under the next epoch; what else is in doubt, in
-whatever partition, is then in the log twice. This code says that nothing was written; clients send it again, in order.
-"""
 _OF_THE_LOG = frozenset(
     {
         ErrorCode.out_of_order_sequence_number,
@@ -136,9 +129,7 @@ def _append(
                     log_start_offset=partition.log_start_offset,
                     error_message="a plain batch amid its producer's transaction",
                 )
-            appended = log.append(
-                partition.index, header, records, require_known_producer=state.view.led_lately(partition)
-            )
+            appended = _append_plain(state.view, partition, header, records)
             # A duplicate may be durable long since; what else this request wrote to the log is not.
             state.durable_at[log] = max(appended.lsn, state.durable_at.get(log, 0))
             return _accepted(state, partition, appended, append_time_ms)
@@ -159,7 +150,7 @@ def _append(
             records,
             txn_seq=transaction.txn_seq,
             # A first batch that got lost must not be followed by a second one as if nothing were missing.
-            require_known_producer=implicit or state.view.led_lately(partition),
+            require_known_producer=implicit,
         )
         if appended.duplicate:
             _check_repeat(partition, header.producer_id, appended)
@@ -183,18 +174,33 @@ def _append(
         start = -1
         if partition is not None and refused.code in _OF_THE_LOG:
             start = partition.log_start_offset
-        code = _code_for(call, refused.code)
-        if partition is not None and isinstance(refused, SequenceGap) and state.view.led_lately(partition):
-            code = MISSING_AFTER_FAILOVER
         result = ProducePartitionResult(
             part.index,
-            code,
+            _code_for(call, refused.code),
             log_start_offset=start,
             error_message=refused.message,
         )
         if refused.code in leader_hints.OF_PRODUCE:
             leader_hints.name_leader(state.view, partition, result)
         return result
+
+
+def _append_plain(view: ClusterView, partition: Partition, header: BatchHeader, records: Any) -> Appended:
+    """Outside a transaction.
+
+    Soon after a change of leaders a batch ahead of its turn is refused by NOT_ENOUGH_REPLICAS, on which clients send
+    all again, in order. For librdkafka may send a batch to the new leader before it has taken back the one before it,
+    which failed at the old one; and it takes OUT_OF_ORDER_SEQUENCE_NUMBER for a reason to number all that it has anew,
+    under the next epoch: what else is in doubt, in whatever partition, would then be in the log twice. (What is
+    refused in a transaction costs no more than its abort.)
+    """
+    lately = view.led_lately(partition)
+    try:
+        return partition.log.append(partition.index, header, records, require_known_producer=lately)
+    except SequenceGap as gap:
+        if lately:
+            raise KafkaError(ErrorCode.not_enough_replicas, gap.message) from gap
+        raise
 
 
 def _check_keys(records: Any, partition: Partition) -> None:

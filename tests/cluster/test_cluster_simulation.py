@@ -11,7 +11,7 @@ from functools import partial
 
 import pytest
 from support.sim_node import SimClient
-from support.sim_producer import create_topic
+from support.sim_producer import Producer, create_topic
 
 from broker.replication.disk import ReplicatedDisk
 from broker.replication.member import NAMED_MS, SILENT_MS
@@ -19,6 +19,7 @@ from broker.replication.replica import LogLimits
 from broker.replication.view import LATELY_MS
 from tests.cluster.sim_cluster import TOPIC, Pipeline, SimCluster, Writer
 from wire.batch import parse_header
+from wire.errors import ErrorCode
 from wire.records import iterate_records
 
 SEEDS = int(os.environ.get("SEALOG_CLUSTER_SEEDS", "12"))
@@ -101,6 +102,73 @@ def pipelines(seed):
     ids = [one for producer in producers for one in producer.ids]
     assert len(set(ids)) == 3, seed
     return producers
+
+
+def failover(cluster, member):
+    """The leader is cut from power; who leads then."""
+    cluster.cut_power(member.node_id)
+    return cluster.wait_for_leader()
+
+
+def first_protocol(member, cluster, name="p"):
+    made = Producer(SimClient(member.node, cluster.scheduler), name, v2=False)
+    assert made.init() is ErrorCode.none
+    return made
+
+
+def test_a_commit_that_is_asked_for_again_after_a_failover_is_answered_as_recorded():
+    """First protocol: its answer was lost with the leader."""
+    cluster = SimCluster(5)
+    member = cluster.wait_for_leader()
+    create_topic(SimClient(member.node, cluster.scheduler), TOPIC)
+    made = first_protocol(member, cluster)
+    for value in (b"one", b"two"):
+        assert made.send(TOPIC, {0: [value]}) == {0: ErrorCode.none}
+        assert made.end(commit=True) is ErrorCode.none
+    member = failover(cluster, member)
+    made.client = SimClient(member.node, cluster.scheduler)
+    assert made.end(commit=True) is ErrorCode.none, "the commit of two, again"
+    assert made.send(TOPIC, {0: [b"three"]}) == {0: ErrorCode.none}
+    assert made.end(commit=True) is ErrorCode.none
+    assert list(read(member, committed=True)) == [b"one", b"two", b"three"]
+
+
+def test_a_transaction_that_a_failover_cut_off_can_be_aborted_and_its_producer_goes_on():
+    """First protocol: its EndTxn is not taken for a repeat of the last one's, and not for its producer's end."""
+    for joined in (True, False):
+        cluster = SimCluster(6)
+        member = cluster.wait_for_leader()
+        create_topic(SimClient(member.node, cluster.scheduler), TOPIC)
+        made = first_protocol(member, cluster)
+        assert made.send(TOPIC, {0: [b"one"]}) == {0: ErrorCode.none}
+        assert made.end(commit=True) is ErrorCode.none
+        assert made.add(TOPIC, [0]) is ErrorCode.none
+        if joined:
+            assert made.send(TOPIC, {0: [b"lost"]}, add=False) == {0: ErrorCode.none}
+        member = failover(cluster, member)
+        made.client = SimClient(member.node, cluster.scheduler)
+        assert made.end(commit=True) is ErrorCode.invalid_producer_id_mapping
+        assert made.end(commit=False) is ErrorCode.none
+        assert made.send(TOPIC, {0: [b"two"]}) == {0: ErrorCode.none}
+        assert made.end(commit=True) is ErrorCode.none
+        assert list(read(member, committed=True)) == [b"one", b"two"]
+
+
+def test_who_had_no_transaction_open_does_not_notice_a_failover():
+    cluster = SimCluster(7)
+    member = cluster.wait_for_leader()
+    create_topic(SimClient(member.node, cluster.scheduler), TOPIC)
+    made = first_protocol(member, cluster)
+    assert made.send(TOPIC, {0: [b"one"]}) == {0: ErrorCode.none}
+    assert made.end(commit=True) is ErrorCode.none
+    for value in (b"two", b"three"):
+        member = failover(cluster, member)
+        made.client = SimClient(member.node, cluster.scheduler)
+        assert made.send(TOPIC, {0: [value]}) == {0: ErrorCode.none}
+        assert made.end(commit=True) is ErrorCode.none
+        cluster.heal()
+        cluster.settle()
+    assert list(read(member, committed=True)) == [b"one", b"two", b"three"]
 
 
 def test_a_node_that_falls_silent_is_away_at_once_and_named_to_clients_for_as_long_as_they_may_wait_for_it():

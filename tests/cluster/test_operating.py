@@ -105,7 +105,14 @@ def test_it_is_seen_from_any_node_and_drained_under_load(brokers, work):
     refused = command(brokers, other, "add", "7", "--peer", "127.0.0.1:1")
     assert refused.exit_code == 1
     assert "those in --peers" in refused.output
-    dry = command(brokers, other, "drain", str(leader), "--dry-run").output
+    # A leader that is new notes the nodes a moment later.
+    dry = until(
+        lambda: (
+            "not known" not in (found := command(brokers, other, "drain", str(leader), "--dry-run").output)
+            and found
+        ),
+        "the node is not noted",
+    )
     assert f"everything: move the leader from node {leader} to node" in dry
     assert "is being drained" in command(brokers, other, "drain", str(leader)).output
     moved = until(
