@@ -15,11 +15,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from broker.config import BrokerConfig, ConfigError, parse_address, parse_peers
+from broker.leader_relay import LeaderRelay
 from broker.node import Node
 from broker.replication.folder import claim
 from broker.replication.leader_placement import LeaderPlacement
 from broker.replication.member import Member
-from broker.replication.relay import LeaderRelay
 from broker.replication.standby import Standby
 from broker.replication.standby_view import StandbyView
 from broker.scheduler import LoopScheduler

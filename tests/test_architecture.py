@@ -35,6 +35,7 @@ EDGE = {
     "broker/compaction_process.py",
     "broker/cli.py",
     "broker/cluster_serve.py",
+    "broker/leader_relay.py",
     "broker/client.py",
     "broker/scheduler.py",
     "broker/serve.py",

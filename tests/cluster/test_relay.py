@@ -6,8 +6,14 @@ import asyncio
 import time
 
 import pytest
+from support.sim_loop import SimScheduler
+from support.sim_node import SimClient
 
-from broker.replication.relay import LeaderRelay
+from broker.config import BrokerConfig
+from broker.leader_relay import LeaderRelay
+from broker.replication.standby import Standby
+from wire.apis import ApiKey
+from wire.errors import ErrorCode
 
 FRAME = (3).to_bytes(4, "big") + b"ask"
 ANSWER = (6).to_bytes(4, "big") + b"answer"
@@ -98,3 +104,104 @@ def test_a_leader_that_comes_within_the_patience_is_asked():
         relay.close()
 
     asyncio.run(scenario())
+
+
+# -- what clients hear where nobody leads
+
+
+class NoLeader:
+    def ask(self, frame, done):
+        done(None)
+
+
+def standby_client():
+    scheduler = SimScheduler()
+    return SimClient(Standby(BrokerConfig(), scheduler, NoLeader()), scheduler)
+
+
+TRANSACTION = {"transactional_id": "p", "producer_id": 7, "producer_epoch": 1}
+TOPICS = ({"name": "t", "partitions": (0, 3)},)
+OFFSETS = (
+    {
+        "name": "t",
+        "partitions": (
+            {
+                "partition_index": 3,
+                "committed_offset": 1,
+                "committed_leader_epoch": -1,
+                "committed_metadata": "",
+            },
+        ),
+    },
+)
+ADD_OF_OLD = {f"v3_and_below_{name}": value for name, value in (TRANSACTION | {"topics": TOPICS}).items()}
+OFFSETS_SENT = TRANSACTION | {
+    "group_id": "g",
+    "generation_id": -1,
+    "member_id": "",
+    "group_instance_id": None,
+    "topics": OFFSETS,
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "fields", "code_of"),
+    [
+        (ApiKey.END_TXN, 3, TRANSACTION | {"committed": True}, lambda answer: answer.error_code),
+        (ApiKey.END_TXN, 5, TRANSACTION | {"committed": True}, lambda answer: answer.error_code),
+        (
+            ApiKey.INIT_PRODUCER_ID,
+            4,
+            TRANSACTION | {"transaction_timeout": 1000},
+            lambda answer: answer.error_code,
+        ),
+        (ApiKey.ADD_OFFSETS_TO_TXN, 3, TRANSACTION | {"group_id": "g"}, lambda answer: answer.error_code),
+        (
+            ApiKey.ADD_PARTITIONS_TO_TXN,
+            3,
+            ADD_OF_OLD,
+            lambda answer: (
+                answer.results_by_topic_v3_and_below[0].results_by_partition[1].partition_error_code
+            ),
+        ),
+        (
+            ApiKey.ADD_PARTITIONS_TO_TXN,
+            4,
+            {"transactions": (TRANSACTION | {"verify_only": False, "topics": TOPICS},)},
+            lambda answer: (
+                answer.results_by_transaction[0].topic_results[0].results_by_partition[1].partition_error_code
+            ),
+        ),
+        (
+            ApiKey.TXN_OFFSET_COMMIT,
+            3,
+            OFFSETS_SENT,
+            lambda answer: answer.topics[0].partitions[0].error_code,
+        ),
+    ],
+)
+def test_a_transaction_s_requests_hear_that_it_is_not_coordinated_here(key, version, fields, code_of):
+    assert code_of(standby_client().ask(key, version, **fields)) is ErrorCode.not_coordinator
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "fields"),
+    [
+        (ApiKey.METADATA, 9, {"topics": None}),
+        (ApiKey.FIND_COORDINATOR, 3, {"key_type": 1, "key": "p"}),
+        (
+            ApiKey.INIT_PRODUCER_ID,
+            4,
+            {
+                "transactional_id": None,
+                "transaction_timeout": -1,
+                "producer_id": -1,
+                "producer_epoch": -1,
+            },
+        ),
+    ],
+)
+def test_what_any_node_may_answer_is_cut_off_so_that_another_is_asked(key, version, fields):
+    client = standby_client()
+    client.send(key, version, **fields)
+    assert client.closed
