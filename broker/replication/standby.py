@@ -3,7 +3,8 @@
 Sessions meet it in place of a node. `Relay` hands a request on to the leader as it came, and its answer back: so
 Metadata and FindCoordinator name the leader wherever they are asked. Without a leader the connection is closed, on
 which clients try another node; but what belongs to a transactional id is answered NOT_COORDINATOR: librdkafka comes
-back to a coordinator that only cut it off, for ever, and asks for another on that code alone.
+back to a coordinator that only cut it off, for ever, and asks for another on that code alone. A new connection is not
+greeted then: a client that has only this one would ask it again and again, instead of the other nodes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn, Protocol
 
 from broker.call import Call
-from broker.cluster_view import ClusterView
+from broker.cluster_view import NOBODY, ClusterView
 from broker.config import BrokerConfig
 from broker.handlers import (
     HANDLERS,
@@ -30,7 +31,6 @@ from wire.apis import APIS, ApiKey
 from wire.errors import ErrorCode, KafkaError
 
 _OF_DATA: Final = {
-    ApiKey.API_VERSIONS: api_versions.handle,
     ApiKey.PRODUCE: produce.handle,
     ApiKey.FETCH: fetch.handle,
     ApiKey.LIST_OFFSETS: list_offsets.handle,
@@ -72,7 +72,13 @@ class Standby:
         self._relay = relay
         self.handlers: Mapping[int, Callable[[Any, Call, Any], None]] = {
             key: _OF_DATA.get(ApiKey(key), self._hand_on) for key in HANDLERS
-        }
+        } | {ApiKey.API_VERSIONS: self._greet}
+
+    def _greet(self, node: Any, call: Call, request: Any) -> None:
+        if self.cluster is not None and self.cluster.controller() == NOBODY:
+            call.disconnect("no leader is known")
+        else:
+            api_versions.handle(node, call, request)
 
     def _no_leader(self, call: Call, request: Any) -> None:
         code = ErrorCode.not_coordinator

@@ -12,6 +12,7 @@ from support.sim_node import SimClient
 from broker.config import BrokerConfig
 from broker.leader_relay import LeaderRelay
 from broker.replication.standby import Standby
+from broker.replication.standby_view import StandbyView
 from wire.apis import ApiKey
 from wire.errors import ErrorCode
 
@@ -205,3 +206,14 @@ def test_what_any_node_may_answer_is_cut_off_so_that_another_is_asked(key, versi
     client = standby_client()
     client.send(key, version, **fields)
     assert client.closed
+
+
+@pytest.mark.parametrize("leader", [2, None])
+def test_a_new_connection_is_greeted_where_a_leader_is_known(leader):
+    scheduler = SimScheduler()
+    view = StandbyView(1, lambda: (leader, 3), list)
+    client = SimClient(Standby(BrokerConfig(), scheduler, NoLeader(), view), scheduler)
+    client.send(ApiKey.API_VERSIONS, 3, client_software_name="c", client_software_version="1")
+    scheduler.run_ready()
+    assert client.closed is (leader is None)
+    assert bool(client.answers) is (leader is not None)
