@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.cluster.lanes import Lanes
@@ -66,13 +66,24 @@ class BrokerLoad:
         """Creates the topics, and begins."""
         admin = AdminClient(clients.RDKAFKA | {"bootstrap.servers": self.bootstrap})
         sizes = dict.fromkeys(TOPICS, PARTITIONS) | {INPUT_TOPIC: len(self._load.transactional)}
-        made = admin.create_topics(
-            [NewTopic(name, count, self._factor) for name, count in sizes.items()],
-            operation_timeout=CREATE_TIMEOUT_S,
-            request_timeout=CREATE_TIMEOUT_S,
-        )
-        for result in made.values():
-            result.result(CREATE_TIMEOUT_S)
+        deadline = time.monotonic() + CREATE_TIMEOUT_S
+        missing = dict(sizes)
+        while missing:
+            made = admin.create_topics(
+                [NewTopic(name, count, self._factor) for name, count in missing.items()],
+                operation_timeout=CREATE_TIMEOUT_S,
+                request_timeout=CREATE_TIMEOUT_S,
+            )
+            for name, result in made.items():
+                try:
+                    result.result(CREATE_TIMEOUT_S)
+                except KafkaException as error:
+                    # On a loaded machine the first leader may have lost its place in between.
+                    if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                        if time.monotonic() > deadline:
+                            raise
+                        continue
+                del missing[name]
         self._followers = [
             Follower(self.bootstrap, self._data, committed=committed, events=self._load.events)
             for committed in (True, False)
