@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from broker.config import BrokerConfig, ConfigError, parse_address, parse_peers
+from broker.leader_relay import LeaderRelay
 from broker.node import Node
 from broker.replication.folder import claim
 from broker.replication.leader_placement import LeaderPlacement
@@ -34,8 +35,6 @@ log = logging.getLogger("sealog")
 
 SECRET_VARIABLE = "SEALOG_CLUSTER_SECRET"
 MIN_SECRET_BYTES = 16
-RELAY_PATIENCE_S = 5.0
-_MAX_ANSWER_BYTES = 256 << 20
 
 
 def cluster_secret(config: BrokerConfig) -> bytes:
@@ -65,67 +64,6 @@ class _Receiver:
 
     def received_beats(self, peer: int, beats: Sequence[Beat]) -> None:
         self.member.received_beats(peer, beats)
-
-
-class LeaderRelay:
-    """A `broker.replication.standby.Relay`: one request at a time on each of its connections."""
-
-    def __init__(self, address: Callable[[], tuple[str, int] | None]) -> None:
-        self._address = address
-        self._idle: list[tuple[tuple[str, int], asyncio.StreamReader, asyncio.StreamWriter]] = []
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def ask(self, frame: bytes, done: Callable[[bytes | None], None]) -> None:
-        task = asyncio.get_running_loop().create_task(self._ask(frame, done))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _ask(self, frame: bytes, done: Callable[[bytes | None], None]) -> None:
-        answer = None
-        try:
-            connected = await self._connect()
-            if connected is not None:
-                address, reader, writer = connected
-                try:
-                    writer.write(frame)
-                    head = await reader.readexactly(4)
-                    size = int.from_bytes(head, "big")
-                    if size <= _MAX_ANSWER_BYTES:
-                        answer = head + await reader.readexactly(size)
-                finally:
-                    if answer is not None:
-                        self._idle.append((address, reader, writer))
-                    else:
-                        writer.close()
-        except (OSError, EOFError) as error:
-            log.info("a request could not be handed on to the leader: %s", error)
-        done(answer)
-
-    async def _connect(self) -> tuple[tuple[str, int], asyncio.StreamReader, asyncio.StreamWriter] | None:
-        """None where no leader is found in time."""
-        ends = time.monotonic() + RELAY_PATIENCE_S
-        while time.monotonic() < ends:
-            address = self._address()
-            while self._idle:
-                kept = self._idle.pop()
-                if kept[0] == address and not kept[1].at_eof() and not kept[2].is_closing():
-                    return kept
-                kept[2].close()
-            if address is not None:
-                try:
-                    reader, writer = await asyncio.open_connection(*address)
-                except OSError:
-                    pass
-                else:
-                    return address, reader, writer
-            await asyncio.sleep(0.05)
-        return None
-
-    def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        for _, _, writer in self._idle:
-            writer.close()
 
 
 async def serve_cluster(config: BrokerConfig, say: Callable[[str], None]) -> None:

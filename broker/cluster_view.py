@@ -78,7 +78,7 @@ class ClusterView(Protocol):
         ...
 
     def brokers(self) -> Sequence[Broker]:
-        """Those that clients can be sent to: not those that are away."""
+        """Those that are named to clients; some may be away."""
         ...
 
     def controller(self) -> int:
@@ -91,6 +91,10 @@ class ClusterView(Protocol):
 
     def leads(self, partition: Partition) -> bool:
         """Whether this node leads it, so far as it knows."""
+        ...
+
+    def led_lately(self, partition: Partition) -> bool:
+        """Whether clients may still have batches under way to, or failing at, the node that led it before this one."""
         ...
 
     def replicas(self, partition: Partition) -> Sequence[Replica]:
@@ -147,6 +151,9 @@ class Alone:
 
     def leads(self, partition: Partition) -> bool:
         return True
+
+    def led_lately(self, partition: Partition) -> bool:
+        return False
 
     def replicas(self, partition: Partition) -> Sequence[Replica]:
         return ()

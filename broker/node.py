@@ -151,7 +151,9 @@ class Node:
         term = max(before.get("starts", 0) + 1, self._least_term)
         self.term = term
         nothing_lost = before.get("clean", False) or before.get("boot_id") == self._boot_id
-        fence_term = before.get("fence_term", 1) if nothing_lost else term
+        # In a cluster nothing is lost without a trace (C3): recovery marks whose transaction is.
+        traced = nothing_lost or self._least_term > 0
+        fence_term = before.get("fence_term", 1) if traced else term
         self.cluster_id = before.get("cluster_id") or self._new_uuid().hex[:22]
         self._node_record = {
             "starts": term,

@@ -30,6 +30,10 @@ class Duplicate(NamedTuple):
     last_offset: int
 
 
+class SequenceGap(KafkaError):
+    """What comes before the batch is not here. It may be on its way, where clients have just turned to this node."""
+
+
 class ProducerState:
     """One producer in one partition. `batches`: (base sequence, last sequence, base offset, last offset)."""
 
@@ -97,33 +101,35 @@ class ProducerStates:
 
         With `require_known_producer` a producer without state must start at sequence 0 (transactions v2);
         else it may start anywhere, since its state may have expired. Raises KafkaError:
-        INVALID_PRODUCER_EPOCH for an epoch below the last seen, OUT_OF_ORDER_SEQUENCE_NUMBER for a gap or an
-        overlap that is no known duplicate, THROTTLING_QUOTA_EXCEEDED at the limit of producers.
+        INVALID_PRODUCER_EPOCH for an epoch below the last seen, OUT_OF_ORDER_SEQUENCE_NUMBER for a gap
+        (`SequenceGap`) or an overlap that is no known duplicate, THROTTLING_QUOTA_EXCEEDED at the limit of producers.
         """
         state = self.states.get(header.producer_id)
         sequence = header.base_sequence
         if state is None:
             if require_known_producer and sequence != 0:
-                raise _out_of_order(header, "an unknown producer must start at sequence 0")
+                raise _out_of_order(header, "an unknown producer must start at sequence 0", SequenceGap)
             if self.budget.count >= self.budget.limit:
                 self.budget.make_room(now_ms)
             return None
         if header.producer_epoch == state.epoch:
             last_sequence = state.batches[-1][1]
-            if sequence == (last_sequence + 1) & SEQUENCE_MASK:
+            ahead = (sequence - last_sequence - 1) & SEQUENCE_MASK
+            if not ahead:
                 return None
             end = header.last_sequence
             for first, last, base_offset, last_offset in state.batches:
                 if first == sequence and last == end:
                     return Duplicate(base_offset, last_offset)
-            raise _out_of_order(header, f"the last one seen is {last_sequence}")
+            kind = SequenceGap if ahead <= SEQUENCE_MASK // 2 else KafkaError
+            raise _out_of_order(header, f"the last one seen is {last_sequence}", kind)
         if header.producer_epoch < state.epoch:
             raise KafkaError(
                 ErrorCode.invalid_producer_epoch,
                 f"producer {header.producer_id} has epoch {state.epoch}, this batch {header.producer_epoch}",
             )
         if sequence != 0:
-            raise _out_of_order(header, "a new producer epoch must start at sequence 0")
+            raise _out_of_order(header, "a new producer epoch must start at sequence 0", SequenceGap)
         return None
 
     def update(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
@@ -190,8 +196,8 @@ class ProducerStates:
         self.budget.count += len(self.states)
 
 
-def _out_of_order(header: BatchHeader, reason: str) -> KafkaError:
-    return KafkaError(
+def _out_of_order(header: BatchHeader, reason: str, kind: type[KafkaError]) -> KafkaError:
+    return kind(
         ErrorCode.out_of_order_sequence_number,
         f"producer {header.producer_id} epoch {header.producer_epoch} sent sequence {header.base_sequence}: {reason}",
     )

@@ -36,6 +36,7 @@ EDGE = {
     "broker/cli.py",
     "broker/cluster_progress.py",
     "broker/cluster_serve.py",
+    "broker/leader_relay.py",
     "broker/client.py",
     "broker/recover_command.py",
     "broker/scheduler.py",

@@ -211,6 +211,7 @@ class TransactionRecovery:
                 return
             self._verdict(transaction, State.ABORTED)
             if held is not None and (held.producer_id, held.epoch) == transaction.key[:2]:
+                held.lost = True
                 held.note_lost()
                 self._batch.append(Put(keys.txid(held.name), held.record()))
         elif transaction.state is State.PREPARING:
@@ -319,7 +320,9 @@ class TransactionRecovery:
         """The id's record, written with PREPARING, foretold a commit: a repeated EndTxn must hear the verdict."""
         if held is not None and held.last_end is not None:
             # It was the id's last end: no other can begin before it is decided.
-            held.last_end = dataclasses.replace(held.last_end, committed=False)
+            last = held.last_end = dataclasses.replace(held.last_end, committed=False)
+            # Where the epoch stands still, batches that are missing would be missed by those that follow.
+            held.lost |= (held.producer_id, held.epoch) == (last.producer_id, last.epoch)
             self._batch.append(Put(keys.txid(held.name), held.record()))
 
     def _finish(self, transaction: Transaction, *, has_header: bool = True) -> None:

@@ -192,7 +192,7 @@ class TransactionalId:
     two_phase: bool = False
     """Two-phase commit is enabled for this producer (KIP-939)."""
     lost: bool = False
-    """A start found batches of its epoch whose transaction nobody remembers: it can only abort."""
+    """A start found that a transaction of its epoch was begun, and cut off: it can only abort."""
     used_ms: int = 0
     """When it was last used, by the wall clock; 0: not known. See `txn.id_expiry`."""
     open: Transaction | None = None

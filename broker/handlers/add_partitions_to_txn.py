@@ -65,6 +65,29 @@ def handle(node: Node, call: Call, request: Any) -> None:
     arrived()
 
 
+def refuse_all(call: Call, request: Any, code: ErrorCode) -> None:
+    """Answer the same about every partition."""
+
+    def codes(topics: Any) -> dict[tuple[str, int], ErrorCode]:
+        return {(topic.name, index): code for topic in topics for index in topic.partitions}
+
+    if call.version < BATCHED_VERSION:
+        topics = request.v3_and_below_topics
+        call.answer(results_by_topic_v3_and_below=_results(call, topics, codes(topics)))
+        return
+    call.answer(
+        error_code=ErrorCode.none,
+        results_by_transaction=tuple(
+            call.build(
+                "AddPartitionsToTxnResult",
+                transactional_id=one.transactional_id,
+                topic_results=_results(call, one.topics, codes(one.topics)),
+            )
+            for one in request.transactions
+        ),
+    )
+
+
 def _add(
     node: Node,
     call: Call,

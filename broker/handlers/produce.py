@@ -13,11 +13,12 @@ from broker.call import Call
 from broker.cluster_view import NOBODY, ClusterView
 from broker.topic import Topic
 from storage.layout import Appended
+from storage.producers import SequenceGap
 from storage.range_log import RangeLog
 from txn.admission import Admission
 from txn.partition import Partition
 from txn.transaction import Transaction
-from wire.batch import NO_TIMESTAMP, TRANSACTIONAL_BIT, validate_produced
+from wire.batch import NO_TIMESTAMP, TRANSACTIONAL_BIT, BatchHeader, validate_produced
 from wire.errors import ErrorCode, KafkaError
 from wire.produce_codec import ProducePartitionResult, ProduceTopicResult, encode_produce_response
 from wire.records import iterate_records
@@ -128,7 +129,7 @@ def _append(
                     log_start_offset=partition.log_start_offset,
                     error_message="a plain batch amid its producer's transaction",
                 )
-            appended = log.append(partition.index, header, records)
+            appended = _append_plain(state.view, partition, header, records)
             # A duplicate may be durable long since; what else this request wrote to the log is not.
             state.durable_at[log] = max(appended.lsn, state.durable_at.get(log, 0))
             return _accepted(state, partition, appended, append_time_ms)
@@ -183,6 +184,24 @@ def _append(
         if refused.code in leader_hints.OF_PRODUCE:
             leader_hints.name_leader(state.view, partition, result)
         return result
+
+
+def _append_plain(view: ClusterView, partition: Partition, header: BatchHeader, records: Any) -> Appended:
+    """Outside a transaction.
+
+    Soon after a change of leaders a batch ahead of its turn is refused by NOT_ENOUGH_REPLICAS, on which clients send
+    all again, in order. For librdkafka may send a batch to the new leader before it has taken back the one before it,
+    which failed at the old one; and it takes OUT_OF_ORDER_SEQUENCE_NUMBER for a reason to number all that it has anew,
+    under the next epoch: what else is in doubt, in whatever partition, would then be in the log twice. (What is
+    refused in a transaction costs no more than its abort.)
+    """
+    lately = view.led_lately(partition)
+    try:
+        return partition.log.append(partition.index, header, records, require_known_producer=lately)
+    except SequenceGap as gap:
+        if lately:
+            raise KafkaError(ErrorCode.not_enough_replicas, gap.message) from gap
+        raise
 
 
 def _check_keys(records: Any, partition: Partition) -> None:

@@ -62,6 +62,12 @@ def handle(node: Node, call: Call, request: Any) -> None:
     )
 
 
+def refuse_all(call: Call, request: Any, code: ErrorCode) -> None:
+    """Answer the same about every offset."""
+    at = ((topic.name, one.partition_index) for topic in request.topics for one in topic.partitions)
+    _answer(call, request, dict.fromkeys(at, code))
+
+
 def _answer(call: Call, request: Any, codes: Codes) -> None:
     call.answer(
         topics=tuple(

@@ -52,7 +52,17 @@ class _Content:
 class ReplicatedDisk:
     """A `storage.disk.Disk`."""
 
-    def __init__(self, store: Store, scheduler: Scheduler, propose: Propose) -> None:
+    def __init__(
+        self,
+        store: Store,
+        scheduler: Scheduler,
+        propose: Propose,
+        *,
+        on_lost: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_lost`: nothing can be proposed any more. What was, may yet be committed: whoever waits for it must not
+        hear that it failed."""
+        self._on_lost = on_lost
         self._store = store
         self._scheduler = scheduler
         self._propose = propose
@@ -282,6 +292,7 @@ class ReplicatedDisk:
         try:
             taken = self._propose(payloads, lambda error: self._outcome(waiting, error))
         except Exception as error:  # noqa: BLE001 - whatever the reason, this node cannot change anything
+            self._on_lost()
             self.fail(OSError(errno.EIO, f"this node does not lead any more: {error}"))
             return
         if not taken:

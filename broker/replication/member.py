@@ -25,7 +25,7 @@ from broker.replication.handover import hand_over
 from broker.replication.hard_state import HardStateFile
 from broker.replication.life import Life
 from broker.replication.member_changes import MemberChanges
-from broker.replication.neighbours import Address, Links, Neighbours
+from broker.replication.neighbours import NAMED_MS, Address, Links, Neighbours
 from broker.replication.raft_log import FileLog
 from broker.replication.replica import GROUP, LogLimits, Replica, places_in_log
 from broker.replication.store import Fatal, Store
@@ -246,7 +246,9 @@ class Member:
         assert self.replica is not None
         log.warning("node %d leads in term %d", self.node_id, term)
         life = self._life = Life(self._scheduler)
-        disk = self._disk = self.replica.disk = ReplicatedDisk(self.store, life, self.replica.propose)
+        disk = self._disk = self.replica.disk = ReplicatedDisk(
+            self.store, life, self.replica.propose, on_lost=life.end
+        )
         node = Node(
             disk,
             life,
@@ -259,7 +261,7 @@ class Member:
             least_term=term,
         )
         group = self.replica.group
-        node.cluster = View(self.node_id, group, self.brokers, self._scheduler.now_ms())
+        node.cluster = View(self.node_id, group, self.brokers, self.here, self._scheduler)
 
         def ready(error: Exception | None) -> None:
             if life.is_over:
@@ -333,12 +335,16 @@ class Member:
 
     # For those who serve clients.
 
+    def here(self) -> set[int]:
+        """Those that were heard lately, and this one."""
+        return {self.node_id, *self._neighbours.here()}
+
     def brokers(self) -> list[Broker]:
-        """The members that were heard lately, and this one."""
+        """The members that are named to clients, and this one."""
         members = self._members() or self._neighbours.told
-        here = {node: broker for node, broker in self._neighbours.here().items() if node in members}
-        here[self.node_id] = Broker(self.node_id, *self.advertised, self._config.broker_rack or None)
-        return [here[node] for node in sorted(here)]
+        named = {node: broker for node, broker in self._neighbours.here(NAMED_MS).items() if node in members}
+        named[self.node_id] = Broker(self.node_id, *self.advertised, self._config.broker_rack or None)
+        return [named[node] for node in sorted(named)]
 
     def leader_address(self) -> tuple[str, int] | None:
         """Where clients reach the leader; None where it is not known, or this node."""

@@ -21,6 +21,11 @@ from storage.clock import Periodic, Scheduler
 
 HERE_MS: Final = 300
 SILENT_MS: Final = 3000
+NAMED_MS: Final = 60_000
+"""Who was not heard for so long is not named to clients any more. librdkafka throws a node away that metadata do not
+name, and by a race sends what comes next, elsewhere, before what it had under way to that node; it then gives other
+batches in doubt a new epoch, and they are in the log twice. By its default, `socket.timeout.ms`, nothing is under way
+after that time."""
 
 Address = tuple[str, int]
 
@@ -114,9 +119,9 @@ class Neighbours:
         """Whether it said so lately."""
         return self._empty.get(node, -SILENT_MS) > self._scheduler.monotonic_ms() - SILENT_MS
 
-    def here(self) -> dict[int, Broker]:
+    def here(self, within_ms: int = SILENT_MS) -> dict[int, Broker]:
         """All that were heard lately, members or not."""
-        since_ms = self._scheduler.monotonic_ms() - SILENT_MS
+        since_ms = self._scheduler.monotonic_ms() - within_ms
         return {node: broker for node, (broker, heard_ms, _) in self._here.items() if heard_ms >= since_ms}
 
     def broker(self, node: int) -> Broker | None:

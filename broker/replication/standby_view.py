@@ -43,6 +43,9 @@ class StandbyView:
     def leads(self, partition: Partition) -> bool:
         return False
 
+    def led_lately(self, partition: Partition) -> bool:
+        return False
+
     def replicas(self, partition: Partition) -> Sequence[Replica]:
         return ()
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from typing import Final
 
 from broker.cluster_view import CURRENT_LAG, Broker, Leadership, RangeStatus
 from broker.read_replica import Replica
 from raftish.host import Group
+from storage.clock import Scheduler
 from txn.partition import Partition
 from wire.errors import ErrorCode, KafkaError
+
+LATELY_MS: Final = 60_000
+"""As long as librdkafka waits for an answer by default (`socket.timeout.ms`): what a client had under way to the leader
+of before has failed by then, and is being sent again."""
 
 
 class View:
@@ -18,13 +24,18 @@ class View:
         self,
         node_id: int,
         group: Group,
-        heard: Callable[[], Sequence[Broker]],
-        led_since_ms: int,
+        named: Callable[[], Sequence[Broker]],
+        here: Callable[[], Collection[int]],
+        clock: Scheduler,
     ) -> None:
+        """`named` gives the nodes that clients hear of, `here` the numbers of those that were heard lately."""
         self.node_id = node_id
         self._group = group
-        self._heard = heard
-        self._led_since_ms = led_since_ms
+        self._named = named
+        self._here = here
+        self._clock = clock
+        self._led_since_ms = clock.now_ms()
+        self._began_ms = clock.monotonic_ms()
 
     @property
     def fixed_members(self) -> bool:
@@ -35,7 +46,7 @@ class View:
         return tuple(sorted(self._group.raft.membership.voters))
 
     def brokers(self) -> Sequence[Broker]:
-        return self._heard()
+        return self._named()
 
     def controller(self) -> int:
         return self.node_id
@@ -45,6 +56,9 @@ class View:
 
     def leads(self, partition: Partition) -> bool:
         return True
+
+    def led_lately(self, partition: Partition) -> bool:
+        return self._clock.monotonic_ms() - self._began_ms < LATELY_MS
 
     def replicas(self, partition: Partition) -> Sequence[Replica]:
         """None but the leader can be read from."""
@@ -59,7 +73,7 @@ class View:
     def lag(self) -> dict[int, int]:
         """Of each node: how many entries it is behind. A node that is away counts as behind by all."""
         raft = self._group.raft
-        here = {broker.id for broker in self._heard()}
+        here = self._here()
         lag = {self.node_id: 0}
         if raft.leadership is not None:
             for node, progress in raft.leadership.progress.items():
@@ -84,7 +98,7 @@ class View:
         ]
 
     def away(self) -> Collection[int]:
-        here = {broker.id for broker in self._heard()}
+        here = self._here()
         return [node for node in self._group.raft.membership if node not in here]
 
     def replication_factor(self, wanted: int) -> int:

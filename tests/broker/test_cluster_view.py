@@ -21,8 +21,9 @@ class View:
 
     node_id = 1
 
-    def __init__(self, leader, followers=()):
+    def __init__(self, leader, followers=(), *, is_new=False):
         self.leader = leader
+        self.is_new = is_new
         self.followers = followers
 
     def brokers(self):
@@ -36,6 +37,9 @@ class View:
 
     def leads(self, partition):
         return self.leader == self.node_id
+
+    def led_lately(self, partition):
+        return self.is_new
 
     def replicas(self, partition):
         return self.followers
@@ -257,3 +261,34 @@ def test_a_follower_s_answer(offset, start, length):
         else ErrorCode.offset_not_available
     )
     assert error is expected
+
+
+# -- batches ahead of their turn
+
+
+def send(client, producer_id, sequence, *, epoch=0):
+    data = batch(b"v", producer_id=producer_id, epoch=epoch, sequence=sequence)
+    answer = client.ask(ApiKey.PRODUCE, 9, **produce_fields("t", {1: data}))
+    return answer.responses[0].partition_responses[0].error_code
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_batch_ahead_of_its_turn_is_asked_for_again_as_long_as_the_leader_is_new(world, client, known):
+    world.node.cluster = View(1, is_new=True)
+    producer_id = 1000 + known
+    first = 5 if known else 0
+    if known:
+        for sequence in range(first):
+            assert send(client, producer_id, sequence) is ErrorCode.none
+    # What comes before it failed at the leader of before, and is sent again after this one (librdkafka's race).
+    assert send(client, producer_id, first + 1) is ErrorCode.not_enough_replicas
+    assert send(client, producer_id, first) is ErrorCode.none
+    assert send(client, producer_id, first + 1) is ErrorCode.none
+    assert send(client, producer_id, 1, epoch=1) is ErrorCode.not_enough_replicas
+    # What is behind its turn, and no repeat that is known, does not get right by being sent again.
+    for sequence in range(2, 9):
+        send(client, producer_id, first + sequence)
+    assert send(client, producer_id, 0) is ErrorCode.out_of_order_sequence_number
+    world.node.cluster = View(1)
+    assert send(client, producer_id, 100) is ErrorCode.out_of_order_sequence_number
+    assert send(client, producer_id + 10, 100) is ErrorCode.none

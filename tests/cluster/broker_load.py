@@ -9,9 +9,10 @@ from __future__ import annotations
 import itertools
 import random
 import time
+from pathlib import Path
 from typing import Any
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.cluster.lanes import Lanes
@@ -19,7 +20,7 @@ from tests.crash import clients
 from tests.crash.clients import MustAbort, RdkafkaProducer, TransactionalProducer
 from tests.crash.load import GROUP, INPUT_TOPIC, PARTITIONS, Load, TransactionalWorker, Worker
 from tests.crash.readers import Auditor, Follower, read_ends, read_group
-from tests.history import Begun, Event, Partition, PlainAcked, Sent, Violation, check
+from tests.history import Begun, Event, FinalRead, Partition, PlainAcked, Sent, Violation, check
 
 TOPICS = ("crash-a", "crash-b", "crash-c")
 COMMIT_LANE = "commit over all topics"
@@ -37,19 +38,25 @@ IMPATIENT = {
 class BrokerLoad:
     """To be used in a process of its own: it changes what all clients of the crash tests are configured with."""
 
-    def __init__(self, bootstrap: str, seed: int, replication_factor: int = 3) -> None:
+    def __init__(
+        self, bootstrap: str, seed: int, replication_factor: int = 3, *, client_log: Path | None = None
+    ) -> None:
+        """`client_log`: a file for what the plain idempotent producer's library says of its identity and batches."""
         clients.RDKAFKA.update(IMPATIENT)
         self.bootstrap = bootstrap
         self.lanes = Lanes([*TOPICS, COMMIT_LANE])
         self.commit_lanes = (COMMIT_LANE,)
         self._factor = replication_factor
-        self._load = Load(bootstrap, seed, librdkafka=3, kafka_python=1, topics=TOPICS, renews=True)
+        self._load = Load(
+            bootstrap, seed, librdkafka=3, kafka_python=1, topics=TOPICS, renews=True, plain_log=client_log
+        )
         probes: list[Worker] = [PlainProbe(self, topic) for topic in TOPICS]
         commit_probe = CommitProbe(self, len(self._load.transactional))
         self._load.transactional.append(commit_probe)
         self._load.workers += [*probes, commit_probe]
         self._data: list[Partition] = [(topic, number) for topic in TOPICS for number in range(PARTITIONS)]
         self._followers: list[Follower] = []
+        self.final_reads: list[FinalRead] = []
 
     @property
     def load(self) -> Load:
@@ -59,13 +66,24 @@ class BrokerLoad:
         """Creates the topics, and begins."""
         admin = AdminClient(clients.RDKAFKA | {"bootstrap.servers": self.bootstrap})
         sizes = dict.fromkeys(TOPICS, PARTITIONS) | {INPUT_TOPIC: len(self._load.transactional)}
-        made = admin.create_topics(
-            [NewTopic(name, count, self._factor) for name, count in sizes.items()],
-            operation_timeout=CREATE_TIMEOUT_S,
-            request_timeout=CREATE_TIMEOUT_S,
-        )
-        for result in made.values():
-            result.result(CREATE_TIMEOUT_S)
+        deadline = time.monotonic() + CREATE_TIMEOUT_S
+        missing = dict(sizes)
+        while missing:
+            made = admin.create_topics(
+                [NewTopic(name, count, self._factor) for name, count in missing.items()],
+                operation_timeout=CREATE_TIMEOUT_S,
+                request_timeout=CREATE_TIMEOUT_S,
+            )
+            for name, result in made.items():
+                try:
+                    result.result(CREATE_TIMEOUT_S)
+                except KafkaException as error:
+                    # On a loaded machine the first leader may have lost its place in between.
+                    if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                        if time.monotonic() > deadline:
+                            raise
+                        continue
+                del missing[name]
         self._followers = [
             Follower(self.bootstrap, self._data, committed=committed, events=self._load.events)
             for committed in (True, False)
@@ -85,8 +103,9 @@ class BrokerLoad:
         events: list[Event] = list(ends)
         for committed in (True, False):
             auditor = Auditor(self.bootstrap, self._data, committed=committed)
-            events += auditor.read(ends, timeout_s=2 * SETTLE_S)
+            self.final_reads += auditor.read(ends, timeout_s=2 * SETTLE_S)
             auditor.close()
+        events += self.final_reads
         inputs = [(INPUT_TOPIC, worker.number) for worker in self._load.transactional]
         events += read_group(self.bootstrap, GROUP, inputs)
         self._load.stop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.cluster import evidence
 from tests.cluster.campaign import Campaign
 from tests.cluster.machines import BrokerCluster
 from tests.cluster.times import ServiceTimes
@@ -15,10 +16,15 @@ def run_brokers(folder: Path, nodes: int, seed: int, faults: int) -> tuple[list[
     from tests.cluster.broker_load import BrokerLoad
 
     with BrokerCluster(folder, nodes) as cluster:
-        load = BrokerLoad(cluster.bootstrap, seed, min(3, nodes))
+        load = BrokerLoad(cluster.bootstrap, seed, min(3, nodes), client_log=folder / "plain-client.log")
         try:
             campaign = Campaign(cluster, load, seed=seed, faults=faults)
-            return campaign.run(), campaign.times
+            violations = campaign.run()
+            if violations:
+                told = evidence.tell(list(cluster.clients.values()), load.final_reads)
+                (folder / "evidence.txt").write_text("\n".join([*map(str, violations), told, ""]))
+                print(f"{told}\nnodes, their logs and the client's: {folder}", flush=True)
+            return violations, campaign.times
         finally:
             load.close()
             print(load.report(), flush=True)

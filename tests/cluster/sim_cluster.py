@@ -171,6 +171,95 @@ class SimCluster:
         return number, content, folders
 
 
+class Pipeline:
+    """An idempotent producer with up to five batches under way, as librdkafka is one: what failed is sent again, and to
+    a new leader the first batch may come last, for its failure and the new leader become known at once."""
+
+    def __init__(self, cluster, name):
+        self.cluster = cluster
+        self.name = name
+        self.count = 0
+        self.ids: list[int] = []
+        self.sequence = 0
+        self.waiting: list[tuple[int, list[bytes]]] = []
+        """(first sequence, values) of batches that are not acknowledged."""
+        self.sent: list[bytes] = []
+        self.acked: dict[bytes, int] = {}
+        self.gaps = 0
+        self.repeats = 0
+        self._term = -1
+        self._tried: set[int] = set()
+
+    def step(self, *, more=True, meanwhile=lambda: None):
+        """`meanwhile` is called when the batches have been sent, a moment later."""
+        serving = self.cluster.serving()
+        if not serving:
+            self.cluster.scheduler.advance(150)
+            return
+        node = self.cluster.rng.choice(serving).node
+        client = SimClient(node, self.cluster.scheduler)
+        if not self.ids:
+            self._begin(client)
+            return
+        while more and len(self.waiting) < 5 and self.cluster.rng.random() < 0.8:
+            values = [f"{self.name}-{self.count + n}".encode() for n in range(self.cluster.rng.randint(1, 3))]
+            self.waiting.append((self.sequence, values))
+            self.sequence += len(values)
+            self.count += len(values)
+            self.sent += values
+        batches = list(self.waiting)
+        if node.term != self._term and self.cluster.rng.random() < 0.5:
+            batches = batches[1:] + batches[:1]
+        self._term = node.term
+        numbers = [(one, client.send(ApiKey.PRODUCE, 9, **self._fields(*one))) for one in batches]
+        self.cluster.scheduler.advance(self.cluster.rng.choice([0, 1, 2, 4, 8]))
+        meanwhile()
+        ends = self.cluster.scheduler.now_ms() + 1000
+        self.cluster.scheduler.call_later(1001, lambda: None)
+        self.cluster.run_until(
+            lambda: len(client.answers) == len(numbers) or self.cluster.scheduler.now_ms() > ends
+        )
+        for one, number in numbers:
+            self.repeats += one[0] in self._tried
+            self._tried.add(one[0])
+            if number in client.answers:
+                self._told(one, client.answers[number].responses[0].partition_responses[0])
+
+    def _begin(self, client):
+        fields = {
+            "transactional_id": None,
+            "transaction_timeout": -1,
+            "producer_id": -1,
+            "producer_epoch": -1,
+        }
+        number = client.send(ApiKey.INIT_PRODUCER_ID, 4, **fields)
+        ends = self.cluster.scheduler.now_ms() + 1000
+        self.cluster.scheduler.call_later(1001, lambda: None)
+        self.cluster.run_until(lambda: number in client.answers or self.cluster.scheduler.now_ms() > ends)
+        answer = client.answers.get(number)
+        if answer is not None and answer.error_code is ErrorCode.none:
+            self.ids.append(answer.producer_id)
+
+    def _fields(self, sequence, values):
+        data = batch(*values, producer_id=self.ids[-1], epoch=0, sequence=sequence)
+        partition = {"index": 0, "records": data}
+        return {
+            "transactional_id": None,
+            "acks": -1,
+            "timeout": 1000,
+            "topic_data": ({"name": TOPIC, "partition_data": (partition,)},),
+        }
+
+    def _told(self, one, result):
+        if result.error_code is ErrorCode.none:
+            self.waiting.remove(one)
+            self.acked |= {value: result.base_offset + n for n, value in enumerate(one[1])}
+        elif result.error_code is ErrorCode.not_enough_replicas:
+            self.gaps += 1
+        else:
+            raise AssertionError(f"{self.name} is told {result.error_code!r} for sequence {one[0]}")
+
+
 class Writer:
     """One value after the other into one partition, until it is acknowledged or given up; what was told of each."""
 

@@ -10,6 +10,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.cluster.brokers import Brokers
 from tests.crash.isolated import isolated
+from tests.support.broker_process import answers_api_versions
 
 PATIENCE_S = 60.0
 
@@ -122,6 +123,12 @@ def test_a_node_with_another_secret_takes_no_part(tmp_path):
         time.sleep(3)
         assert brokers.epoch(0) == brokers.epoch(1) == -1
         brokers.launch(2)
+        ends = time.monotonic() + PATIENCE_S
+        while max(brokers.epoch(0), brokers.epoch(2)) < 0:
+            assert time.monotonic() < ends, brokers.logs()
+            time.sleep(0.05)
+        assert not answers_api_versions(brokers.ports[1]), "nobody leads, as far as it knows"
+        brokers.kill(1)
         assert brokers.leader() in (0, 2)
     finally:
         for node in list(brokers.processes):

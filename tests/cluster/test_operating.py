@@ -14,6 +14,7 @@ from confluent_kafka import Producer
 from broker.cli import main
 from broker.client import ClusterClient
 from tests.clients.raw_kafka import RawKafka
+from tests.cluster import evidence
 from tests.cluster.brokers import TIMEOUT_S, Brokers
 from tests.crash.clients import RDKAFKA
 from wire.errors import ErrorCode, KafkaError
@@ -110,7 +111,14 @@ def test_it_is_seen_from_any_node_and_drained_under_load(brokers, work):
         assert refused.exit_code == 1
         assert said in refused.output
     assert "an odd number is better" in command(brokers, other, "remove", str(other), "--dry-run").output
-    dry = command(brokers, other, "drain", str(leader), "--dry-run").output
+    # A leader that is new notes the nodes a moment later.
+    dry = until(
+        lambda: (
+            "not known" not in (found := command(brokers, other, "drain", str(leader), "--dry-run").output)
+            and found
+        ),
+        "the node is not noted",
+    )
     assert f"everything: move the leader from node {leader} to node" in dry
     assert "is being drained" in command(brokers, other, "drain", str(leader)).output
     moved = until(
@@ -142,7 +150,7 @@ def test_who_does_not_lead_names_the_leader(brokers):
     assert (endpoint.host, int(endpoint.port)) == ("127.0.0.1", brokers.ports[leader])
 
 
-def test_a_rolling_restart_fails_no_record(brokers, work):
+def test_a_rolling_restart_fails_no_record_and_makes_no_producer_begin_anew(brokers, work):
     for node in brokers.nodes:
         before = work.delivered
         assert brokers.terminate(node) == 0
@@ -154,3 +162,10 @@ def test_a_rolling_restart_fails_no_record(brokers, work):
             ),
             f"node {node} does not come back\n{brokers.logs()}",
         )
+    addresses = [("127.0.0.1", port) for port in brokers.ports.values()]
+    lines = list(evidence.read_batches(addresses, "work", 0, 0, work.delivered - 1))
+    told = [re.findall(r"-?\d+", line.split(" leader epoch ")[0]) for line in lines]
+    # Its epoch is the first one still, and its sequences are the offsets: nothing is there twice.
+    assert {(producer, epoch) for _, _, producer, epoch, _, _ in told} == {(told[0][2], "0")}
+    assert all((first, last) == (low, high) for first, last, _, _, low, high in told)
+    assert len({line.split(" leader epoch ")[1].split(":")[0] for line in lines}) > 1

@@ -10,8 +10,10 @@ from support.sim_disk import SimDisk
 from support.sim_loop import SimScheduler
 
 from broker.replication.disk import ReplicatedDisk
+from broker.replication.life import Life
 from broker.replication.ops import BadChange, decode, encode
 from broker.replication.store import Store
+from raftish.core import NotLeader
 
 
 class Group:
@@ -219,6 +221,34 @@ def test_after_the_leadership_every_change_and_flush_fails_and_reads_go_on():
             attempt()
     assert file.pread(10, 0) == b"one"
     assert not rig.store.tree.exists("a")
+
+
+def test_who_cannot_propose_any_more_is_over_before_anybody_hears_of_a_failure():
+    """What was proposed before may yet be committed, by the next leader: it has not failed."""
+    rig = Rig()
+    life = Life(rig.scheduler)
+    life.release()
+    led = True
+
+    def propose(payloads, done):
+        if not led:
+            raise NotLeader(None)
+        return rig.group.propose(payloads, done)
+
+    told = []
+    disk = ReplicatedDisk(rig.store, life, propose, on_lost=life.end)
+    file = disk.open("a", create=True)
+    disk.start_flush(file, told.append)
+    rig.scheduler.run_ready()
+    assert rig.group.proposed
+    led = False
+    file.pwritev([b"more"], 0)
+    disk.start_flush(file, told.append)
+    rig.scheduler.run_ready()
+    assert life.is_over
+    assert told == []
+    with pytest.raises(OSError, match="does not lead any more"):
+        file.pwritev([b"still more"], 0)
 
 
 def test_a_removed_file_is_read_as_long_as_it_is_open():

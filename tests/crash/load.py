@@ -7,6 +7,7 @@ with the same transactional id, as a restarted application does. One plain idemp
 
 import contextlib
 import itertools
+import logging
 import random
 import sys
 import threading
@@ -14,6 +15,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from confluent_kafka import KafkaException, Producer
@@ -58,15 +60,20 @@ class Load:
         *,
         librdkafka: int = 4,
         kafka_python: int = 1,
+        plain: int = 1,
         topics: Sequence[str] = TOPICS,
         renews: bool = False,
+        plain_log: Path | None = None,
     ) -> None:
-        """`renews`: a producer whose transaction had to be aborted is not used again. Where connections break at every
+        """`plain_log`: a file for what the plain producer's library says of its identity and batches.
+
+        `renews`: a producer whose transaction had to be aborted is not used again. Where connections break at every
         moment, librdkafka 2.16 may meet the late answer of such a transaction in its next one, and ends its process.
         """
         self.address = address
         self.topics = topics
         self.renews = renews
+        self.plain_log = plain_log
         self.events: list[ClientEvent] = []
         self.counts: Counter[str] = Counter()
         """What happened: "commit acked", "errors librdkafka commit _TIMED_OUT", ..."""
@@ -88,7 +95,7 @@ class Load:
         ]
         self.workers: list[Worker] = [
             *self.transactional,
-            PlainWorker(self, "plain", random.Random(f"{seed} plain")),
+            *(PlainWorker(self, name, random.Random(f"{seed} {name}")) for name in plain_names(plain)),
         ]
 
     def start(self) -> None:
@@ -151,6 +158,10 @@ class Load:
     def _raise_failures(self) -> None:
         if self.failures:
             raise AssertionError("the load itself failed:\n" + "\n".join(self.failures))
+
+
+def plain_names(count: int) -> list[str]:
+    return ["plain", *(f"plain-{number}" for number in range(1, count))][:count]
 
 
 class Stuck(Exception):
@@ -366,6 +377,7 @@ class PlainWorker(Worker):
 
     def step(self) -> None:
         if self.producer is None:
+            self.incarnation += 1
             self.producer = Producer(
                 RDKAFKA
                 | {
@@ -374,8 +386,8 @@ class PlainWorker(Worker):
                     "linger.ms": 1,
                     "error_cb": self._error,
                 }
+                | self._telling()
             )
-            self.incarnation += 1
             self.lost = False
         for _ in range(self.rng.randint(1, 3)):
             topic, partition = self.rng.choice(self.load.topics), self.rng.randrange(PARTITIONS)
@@ -391,6 +403,19 @@ class PlainWorker(Worker):
             self.producer.poll(0.05)
         if self.lost:
             self.close()
+
+    def _telling(self) -> dict[str, Any]:
+        """The library's own log, where it is wanted: what it made of its identity decides who a repeat's fault is."""
+        if self.load.plain_log is None:
+            return {}
+        log = logging.getLogger(f"plain-{self.load.plain_log}")
+        if not log.handlers:
+            handler = logging.FileHandler(self.load.plain_log)
+            handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+            log.addHandler(handler)
+            log.setLevel(logging.DEBUG)
+            log.propagate = False
+        return {"debug": "eos,msg", "log_level": 7, "logger": log}
 
     def _delivered(self, error: Any, message: Any) -> None:
         if error is None:

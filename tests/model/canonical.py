@@ -163,8 +163,12 @@ def _transactions(world: World) -> Iterator[Hashable]:
         state = held.open.state.value if held.open is not None else ""
         yield held.name, held.producer_id, held.epoch, held.busy, len(held.waiting), state
     for finished in world.node._settlement._queue:
-        parts = [(part.partition.index, part.segment_id, part.first, part.last) for part in finished.parts]
-        yield finished.key, finished.has_header, tuple(parts)
+        parts = [
+            (partition.index, segment_id, write.first, write.last)
+            for partition, segments in finished.writes.items()
+            for segment_id, write in segments.items()
+        ]
+        yield finished.key, finished.has_header, finished.aborted, tuple(parts)
 
 
 def _timers(world: World) -> Iterator[Hashable]:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.producers import Duplicate, ProducerBudget, ProducerStates
+from storage.producers import Duplicate, ProducerBudget, ProducerStates, SequenceGap
 from wire.batch import BatchHeader
 from wire.errors import ErrorCode, KafkaError
 
@@ -38,6 +38,21 @@ def test_sequences_go_on_without_a_gap() -> None:
     for sequence in (4, 6, 7, MAX):
         assert refusal(producers, header(sequence)) is ErrorCode.out_of_order_sequence_number
     accept(producers, header(5), 5)
+
+
+@pytest.mark.parametrize("last", [4, MAX - 1, MAX])
+def test_what_is_ahead_of_its_turn_is_told_from_what_comes_too_late(last: int) -> None:
+    producers = states()
+    accept(producers, header(last))
+    for ahead in (2, 3, 1000, 2**30):
+        with pytest.raises(SequenceGap):
+            producers.check(header((last + ahead) & MAX), 0)
+    for behind in (1, 2, 1000, 2**30 - 2):
+        with pytest.raises(KafkaError) as caught:
+            producers.check(header((last - behind) & MAX), 0)
+        assert not isinstance(caught.value, SequenceGap)
+    with pytest.raises(SequenceGap):
+        producers.check(header(1, epoch=1), 0)
 
 
 def test_unknown_producer_may_start_anywhere_unless_it_must_be_known() -> None:
