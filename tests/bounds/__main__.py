@@ -1,6 +1,6 @@
 """What others feel of a client that misbehaves: p50 and p99 of a produce with acks=all, without it and beside it.
 
-    python -m tests.bounds [--seconds N]
+    python -m tests.bounds [--seconds N] [--only NAME]
 
 Figures, not a test: it prints them.
 """
@@ -9,36 +9,42 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import multiprocessing
+import os
 import socket
 import struct
 import tempfile
-import threading
 import time
 from collections.abc import Callable
+from multiprocessing.synchronize import Event
 from pathlib import Path
 
 from tests.clients.raw_batches import batch
 from tests.clients.raw_kafka import ConnectionClosed, RawKafka, encode_request
 from tests.support.broker_process import BrokerProcess
 
-Nuisance = Callable[[BrokerProcess, threading.Event], None]
+Nuisance = Callable[[str, Event], None]
+"""Gets the broker's address, HOST:PORT, and goes on until it is told to stop."""
+NICENESS = 10
+"""Of the client that misbehaves: what is measured is what it does to the broker, not how many cores there are."""
 
 
-def nothing(_: BrokerProcess, stop: threading.Event) -> None:
+def nothing(_: str, stop: Event) -> None:
     stop.wait()
 
 
-def idle_connections(broker: BrokerProcess, stop: threading.Event) -> None:
-    opened = [socket.create_connection(("127.0.0.1", broker.port)) for _ in range(2_000)]
+def idle_connections(address: str, stop: Event) -> None:
+    host, port = address.rsplit(":", 1)
+    opened = [socket.create_connection((host, int(port))) for _ in range(2_000)]
     stop.wait()
     for one in opened:
         one.close()
 
 
-def slow_reader(broker: BrokerProcess, stop: threading.Event) -> None:
+def slow_reader(address: str, stop: Event) -> None:
     """Asks for 8 MiB each, hundreds of times, and reads nothing."""
     while not stop.is_set():
-        with contextlib.suppress(OSError, ConnectionClosed), RawKafka(broker.address, timeout_s=1) as raw:
+        with contextlib.suppress(OSError, ConnectionClosed), RawKafka(address, timeout_s=1) as raw:
             for _ in range(500):
                 if stop.is_set():
                     return
@@ -77,10 +83,10 @@ def slow_reader(broker: BrokerProcess, stop: threading.Event) -> None:
             stop.wait()
 
 
-def many_ids(broker: BrokerProcess, stop: threading.Event) -> None:
+def many_ids(address: str, stop: Event) -> None:
     """One transactional id after the other, each with a transaction that is never ended."""
     number = 0
-    with RawKafka(broker.address) as raw:
+    with RawKafka(address) as raw:
         while not stop.is_set():
             number += 1
             name = f"id-{number}"
@@ -95,11 +101,11 @@ def many_ids(broker: BrokerProcess, stop: threading.Event) -> None:
             )
 
 
-def large_requests(broker: BrokerProcess, stop: threading.Event) -> None:
+def large_requests(address: str, stop: Event) -> None:
     """100 MB each, of nothing."""
     piece = bytes(1 << 20)
     while not stop.is_set():
-        with contextlib.suppress(OSError, ConnectionClosed), RawKafka(broker.address) as raw:
+        with contextlib.suppress(OSError, ConnectionClosed), RawKafka(address) as raw:
             raw.send_bytes(struct.pack(">i", 100 << 20))
             for _ in range(100):
                 raw.send_bytes(piece)
@@ -114,6 +120,11 @@ NUISANCES: dict[str, Nuisance] = {
 }
 
 
+def misbehave(nuisance: Nuisance, address: str, stop: Event) -> None:
+    os.nice(NICENESS)
+    nuisance(address, stop)
+
+
 def measure(nuisance: Nuisance, seconds: float) -> tuple[int, float, float]:
     """How many, p50 and p99 in ms."""
     with (
@@ -125,9 +136,10 @@ def measure(nuisance: Nuisance, seconds: float) -> tuple[int, float, float]:
         raw.create_topic("mine", 1)
         for _ in range(20):
             raw.produce("t", {0: batch([bytes(900_000)])})
-        stop = threading.Event()
-        thread = threading.Thread(target=nuisance, args=(broker, stop), daemon=True)
-        thread.start()
+        spawn = multiprocessing.get_context("spawn")
+        stop = spawn.Event()
+        other = spawn.Process(target=misbehave, args=(nuisance, broker.address, stop), daemon=True)
+        other.start()
         time.sleep(1.0)
         took: list[float] = []
         end = time.monotonic() + seconds
@@ -137,7 +149,8 @@ def measure(nuisance: Nuisance, seconds: float) -> tuple[int, float, float]:
             took.append((time.perf_counter() - began) * 1000)
             time.sleep(0.002)
         stop.set()
-        thread.join(10)
+        other.join(10)
+        other.kill()
     took.sort()
     return len(took), took[len(took) // 2], took[len(took) * 99 // 100]
 
@@ -145,10 +158,13 @@ def measure(nuisance: Nuisance, seconds: float) -> tuple[int, float, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=10.0)
-    seconds = parser.parse_args().seconds
+    parser.add_argument("--only", choices=sorted(NUISANCES), help="beside `nobody`")
+    options = parser.parse_args()
     first = 0.0
     for name, nuisance in NUISANCES.items():
-        count, p50, p99 = measure(nuisance, seconds)
+        if options.only not in (None, name) and nuisance is not nothing:
+            continue
+        count, p50, p99 = measure(nuisance, options.seconds)
         first = first or p99
         print(f"{name}: {count} writes, p50 {p50:.2f} ms, p99 {p99:.2f} ms, {p99 / first:.1f} x", flush=True)
 
