@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from broker.client import ClusterClient
+from broker.node_registry import Standing
 from wire.cluster import Response
 from wire.errors import KafkaError
 
@@ -25,7 +26,9 @@ def coming_in(node: int, seen: Response) -> Stage:
         return Stage(f"node {node} was removed before it came in", True)
     for one in seen.ranges:
         if node in one.replicas:
-            return Stage(f"node {node} takes part: the cluster has {_count(len(one.replicas))}", True)
+            # It votes before it is noted as up; until then no other node can come in.
+            is_done = record.state != Standing.JOINING
+            return Stage(f"node {node} takes part: the cluster has {_count(len(one.replicas))}", is_done)
         if node in one.learners:
             return Stage(f"node {node} gets what the others have, {one.lag.get(node, 0):,} entries are left")
     return Stage(

@@ -66,9 +66,11 @@ def test_what_is_refused_of_a_node_that_would_go():
     assert check_remove(Remove(node=4), coming, group(1, 2, 3), []) == (), "so a coming one is given up"
 
 
-def seen(*nodes, voters=(1, 2, 3), learners=(), leader=1, lag=None):
+def seen(*nodes, voters=(1, 2, 3), learners=(), leader=1, lag=None, joining=None):
     return Response(
-        nodes=tuple(Node(id=node, peer=f"n{node}:1") for node in nodes),
+        nodes=tuple(
+            Node(id=node, peer=f"n{node}:1", state="JOINING" if node == joining else "UP") for node in nodes
+        ),
         ranges=(
             Range(
                 name="everything", replicas=voters, leader=leader, epoch=1, learners=learners, lag=lag or {}
@@ -82,6 +84,9 @@ def test_the_stages_of_coming_and_going():
     assert "--peers 4@n4:1," in coming_in(4, seen(1, 2, 3, 4)).said
     learner = coming_in(4, seen(1, 2, 3, 4, learners=(4,), lag={4: 1234}))
     assert learner == ("node 4 gets what the others have, 1,234 entries are left", False)
+    assert not coming_in(4, seen(1, 2, 3, 4, voters=(1, 2, 3, 4), joining=4)).is_done, (
+        "the next one is refused yet"
+    )
     assert coming_in(4, seen(1, 2, 3, 4, voters=(1, 2, 3, 4))) == (
         "node 4 takes part: the cluster has 4 nodes",
         True,

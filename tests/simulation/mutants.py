@@ -67,8 +67,7 @@ def _settlement_without_aborted() -> list[Change]:
 
     def forgetful(self: Any) -> None:
         for finished in self._queue:
-            for part in finished.parts:
-                part.aborted = False
+            finished.aborted = False
         run(self)
 
     return [(Settlement, "run", forgetful)]

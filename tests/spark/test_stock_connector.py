@@ -11,7 +11,7 @@ from pyspark_sealog.cluster import TopicPartition
 from pyspark_sealog.producer import Outgoing, Producer
 from tests.spark.spark_world import Record, Topics
 from tests.support.toolchains import require_program
-from wire.batch import TRANSACTIONAL_BIT
+from wire.batch import BATCH_HEADER_SIZE, TRANSACTIONAL_BIT
 from wire.records import build_batch
 
 Sealog = Callable[..., dict[str, str]]
@@ -33,7 +33,7 @@ def write_in_a_transaction(topics: Topics, topic: str, numbers: range) -> Produc
         producer_epoch=producer.member.epoch,
         base_sequence=0,
     )
-    producer.send([Outgoing(TopicPartition(topic, 0), batch)])
+    producer.send([Outgoing(TopicPartition(topic, 0), batch[:BATCH_HEADER_SIZE], batch[BATCH_HEADER_SIZE:])])
     producer.flush()
     return producer
 
