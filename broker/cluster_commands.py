@@ -13,6 +13,8 @@ from broker.cluster_progress import Stage, coming_in, follow, going_out
 from wire.cluster import Response
 from wire.errors import KafkaError
 
+PATIENCE_S = 10.0
+"""Elections are over by then."""
 node_argument = click.argument("node", type=click.IntRange(min=0))
 wait_option = click.option(
     "--wait/--no-wait", default=True, show_default=True, help="Tell how far it is until it is done."
@@ -39,7 +41,7 @@ def status(bootstrap_server: str, every_range: bool, show_plan: bool) -> None:
 
     Any node can be asked; it names the others, and each is asked for what it leads.
     """
-    first = ask(ClusterClient, bootstrap_server, ClusterClient.status)
+    first = ask(ClusterClient, bootstrap_server, ClusterClient.status, patience_s=PATIENCE_S)
     answers: dict[int, Response | None] = {first.node_id: first}
     for node in first.nodes:
         if node.id not in answers and node.address:
@@ -136,7 +138,7 @@ def _follow(server: str, stage: Callable[[int, Response], Stage], node: int, tim
 
 
 def _change(server: str, call: Callable[[ClusterClient], Response], said: str) -> None:
-    response = ask(ClusterClient, server, call)
+    response = ask(ClusterClient, server, call, patience_s=PATIENCE_S)
     if response.changed:
         click.echo(said)
     for line in response.plan:

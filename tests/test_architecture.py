@@ -37,6 +37,7 @@ EDGE = {
     "broker/cluster_progress.py",
     "broker/cluster_serve.py",
     "broker/leader_relay.py",
+    "broker/asking.py",
     "broker/client.py",
     "broker/recover_command.py",
     "broker/scheduler.py",

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.sim_node import SimNode
 
+from broker import cluster_commands
 from broker.call import Call
 from broker.cli import main
 from broker.cluster_picture import draw, merge
@@ -227,7 +228,7 @@ def test_another_node_takes_changes(world):
 
 
 class Server(threading.Thread):
-    """Answers cluster requests by a function, one connection at a time."""
+    """Answers cluster requests by a function, one connection at a time; None: the connection is closed."""
 
     def __init__(self, answer):
         super().__init__(daemon=True)
@@ -248,7 +249,10 @@ class Server(threading.Thread):
                     correlation_id = int.from_bytes(frame[4:8], "big")
                     name = int.from_bytes(frame[8:10], "big")
                     request = private_api.decode_request(ApiKey.SEALOG_CLUSTER, frame[10 + name :])
-                    connection.sendall(private_api.encode_response(correlation_id, self.answer(request)))
+                    response = self.answer(request)
+                    if response is None:
+                        break
+                    connection.sendall(private_api.encode_response(correlation_id, response))
 
 
 def run(server, *words):
@@ -278,6 +282,16 @@ def test_commands_follow_the_node_that_takes_changes():
     refused = run(nobody, "drain", "3")
     assert refused.exit_code == 1
     assert "no node takes changes" in refused.output
+
+
+def test_a_node_that_knows_no_leader_for_a_moment_is_asked_again(monkeypatch):
+    answers = iter([None, None, Response(changed=True)])
+    server = Server(lambda request: next(answers))
+    assert run(server, "drain", "3").output == "node 3 is being drained\n"
+    monkeypatch.setattr(cluster_commands, "PATIENCE_S", 0.5)
+    given_up = run(Server(lambda request: None), "drain", "3")
+    assert given_up.exit_code == 1
+    assert "the broker closed the connection" in given_up.output
 
 
 def test_status_asks_every_node_for_what_it_leads():
