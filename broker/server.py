@@ -21,6 +21,10 @@ WRITE_BUFFER_BYTES = 1 << 20
 READ_AT_ONCE_BYTES = 256 << 10
 """A client from whom so much has come is read on in the next turn: the event loop reads a socket for as long as there
 is something in it, eight megabytes and more of a large request, while all others wait."""
+LARGE_REQUEST_BYTES = 8 << 20
+LARGE_REST_MS = 1.0
+"""A request that is larger than that is read on after such a rest: 200 MB/s are enough for one of its kind, and the
+loop is there for the others most of the time."""
 KEPT_DESCRIPTORS = 32
 
 
@@ -70,7 +74,11 @@ class ClientProtocol(asyncio.Protocol):
         ):
             self._rests = True
             self._transport.pause_reading()
-            self._server.node.scheduler.call_soon(self._rested)
+            scheduler = self._server.node.scheduler
+            if self.session.arriving_bytes > LARGE_REQUEST_BYTES:
+                scheduler.call_later(LARGE_REST_MS, self._rested)
+            else:
+                scheduler.call_soon(self._rested)
 
     def _rested(self) -> None:
         self._rests = False

@@ -71,6 +71,11 @@ class Session:
     def closed(self) -> bool:
         return self._closed
 
+    @property
+    def arriving_bytes(self) -> int:
+        """What is here of a request that is not whole yet."""
+        return self._connection.buffered_bytes
+
     def received(self, data: bytes) -> None:
         """Bytes from the peer; they must not change afterwards."""
         try:

@@ -7,7 +7,7 @@ from typing import Any
 
 from support.sim_node import SimNode
 
-from broker.server import READ_AT_ONCE_BYTES, ClientProtocol, Server
+from broker.server import LARGE_REQUEST_BYTES, LARGE_REST_MS, READ_AT_ONCE_BYTES, ClientProtocol, Server
 
 PIECE = bytes(READ_AT_ONCE_BYTES // 2)
 
@@ -54,6 +54,18 @@ def test_after_so_many_bytes_it_rests_for_a_turn() -> None:
         assert not transport.reading
         world.scheduler.run_ready()
         assert transport.reading
+
+
+def test_in_a_large_request_the_rest_is_longer() -> None:
+    world, client, transport = connected()
+    client.data_received(struct.pack(">i", 2 * LARGE_REQUEST_BYTES) + bytes(LARGE_REQUEST_BYTES))
+    world.scheduler.run_ready()
+    assert transport.reading
+    client.data_received(PIECE + PIECE)
+    world.scheduler.run_ready()
+    assert not transport.reading
+    world.scheduler.advance(LARGE_REST_MS)
+    assert transport.reading
 
 
 def test_a_session_that_wants_nothing_is_not_read_from_after_the_rest() -> None:
