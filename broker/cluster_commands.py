@@ -9,9 +9,8 @@ import click
 from broker.asking import ask, server_option
 from broker.client import ClusterClient
 from broker.cluster_picture import draw, merge
-from broker.cluster_progress import Stage, coming_in, follow, going_out
+from broker.cluster_progress import Stage, coming_in, follow, going_out, status_of
 from wire.cluster import Response
-from wire.errors import KafkaError
 
 PATIENCE_S = 10.0
 """Elections are over by then."""
@@ -45,21 +44,13 @@ def status(bootstrap_server: str, every_range: bool, show_plan: bool) -> None:
     answers: dict[int, Response | None] = {first.node_id: first}
     for node in first.nodes:
         if node.id not in answers and node.address:
-            answers[node.id] = _status_of(node.address)
+            answers[node.id] = status_of(node.address, timeout_s=2.0)
     seen = merge(answers)
     lines: Sequence[str] = (
         seen.plan or ["nothing to move"] if show_plan else draw(seen, every_range=every_range)
     )
     for line in lines:
         click.echo(line)
-
-
-def _status_of(address: str) -> Response | None:
-    try:
-        with ClusterClient(address, timeout_s=2.0) as client:
-            return client.status()
-    except (OSError, ValueError, KafkaError):
-        return None
 
 
 @cluster.command()

@@ -64,7 +64,8 @@ def follow(
     servers = [server]
     told = ""
     while time.monotonic() < ends:
-        seen = _status(servers)
+        answers = (status_of(one, timeout_s=5.0) for one in servers)
+        seen = next((answer for answer in answers if answer is not None), None)
         if seen is not None and seen.controller >= 0:
             servers = [server, *(one.address for one in seen.nodes if one.address not in ("", server))]
             now = stage(node, seen)
@@ -77,11 +78,10 @@ def follow(
     return False
 
 
-def _status(servers: list[str]) -> Response | None:
-    for server in servers:
-        try:
-            with ClusterClient(server, timeout_s=5.0) as client:
-                return client.status()
-        except (OSError, ValueError, KafkaError):
-            continue
-    return None
+def status_of(server: str, *, timeout_s: float) -> Response | None:
+    """As this node sees it; None where it does not say."""
+    try:
+        with ClusterClient(server, timeout_s=timeout_s) as client:
+            return client.status()
+    except (OSError, ValueError, KafkaError):
+        return None

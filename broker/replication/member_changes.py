@@ -94,6 +94,8 @@ class Surroundings(Protocol):
 
     node_id: int
 
+    def here(self) -> Collection[int]: ...
+
     def brokers(self) -> Sequence[Broker]: ...
 
     def hand_over(self, target: int) -> None: ...
@@ -139,7 +141,7 @@ class MemberChanges:
     def _look(self) -> None:
         raft = self._group.raft
         records, membership = self._registry.all(), raft.membership
-        here = {*self._neighbours.here(), self._member.node_id}
+        here = self._member.here()
         self._speak_with(records, membership, here)
         if self._is_changing or raft.memberships.index > raft.commit:
             return
