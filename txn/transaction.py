@@ -195,6 +195,8 @@ class TransactionalId:
     """A start found that a transaction of its epoch was begun, and cut off: it can only abort."""
     used_ms: int = 0
     """When it was last used, by the wall clock; 0: not known. See `txn.id_expiry`."""
+    early_commit_epoch: int = -1
+    """The last epoch whose commit came with nothing open, and was asked to come again. In memory alone."""
     open: Transaction | None = None
     busy: bool = False
     """A durable step (an end, an InitProducerId) is under way; whoever comes meanwhile waits in line."""
