@@ -134,6 +134,7 @@ class Node:
                 flush_linger_ms=max(METADATA_LINGER_MS, self.config.flush_linger_ms),
                 # In a cluster the next leader has what is committed, and must know which transactions were open:
                 # the first protocol cannot tell the end of one that left no trace from a repeat of the last one's (T5).
+                # (Transactions v2 do without: `txn.untraced`.)
                 written_is_durable=self._least_term > 0,
                 snapshot_log_bytes=self.config.snapshot_log_bytes,
             ),
@@ -154,11 +155,13 @@ class Node:
         # In a cluster nothing is lost without a trace (C3): recovery marks whose transaction is.
         traced = nothing_lost or self._least_term > 0
         fence_term = before.get("fence_term", 1) if traced else term
+        untraced_fence_term = before.get("untraced_fence_term", 1) if nothing_lost else term
         self.cluster_id = before.get("cluster_id") or self._new_uuid().hex[:22]
         self._node_record = {
             "starts": term,
             "boot_id": self._boot_id,
             "fence_term": fence_term,
+            "untraced_fence_term": untraced_fence_term,
             "cluster_id": self.cluster_id,
             "clean": False,
         }
@@ -206,6 +209,7 @@ class Node:
             ),
             term=term,
             fence_term=fence_term,
+            untraced_fence_term=untraced_fence_term if self._least_term > 0 else None,
         )
         self.coordinator.restore(recovered.ids, recovered.groups)
         forget_left_over(self.store, self.scheduler, self.topics.segment_topics().keys())

@@ -113,9 +113,7 @@ class Ends:
         if self._ids.may_have_lost(held):
             # Batches of it are missing, so its sequences have a gap; after this abort they may go on from anywhere.
             self.forget_producer(held.producer_id)
-        self._ids.touch(held)
-        if bump:
-            self._ids.bump(held)
+        self._ids.ends(held, bump=bump)
         self._ids.store_and_answer(held, reply)
 
     def _end_open(
@@ -132,9 +130,7 @@ class Ends:
                 ErrorCode.transaction_abortable, f"{transaction.membership} was superseded or is decided"
             )
         held.last_end = LastEnd(held.producer_id, held.epoch, commit)
-        self._ids.touch(held)
-        if bump:
-            self._ids.bump(held)
+        self._ids.ends(held, bump=bump)
         identity = Identity(held.producer_id, held.epoch)
 
         def answer(error: KafkaError | None) -> None:

@@ -52,6 +52,7 @@ class _Produce:
         "now_ms",
         "request",
         "results",
+        "traced",
         "transactional",
         "two_phase",
         "view",
@@ -69,6 +70,8 @@ class _Produce:
         """By (producer id, epoch): the transaction that the request's batches are of."""
         self.durable_at: dict[RangeLog, int] = {}
         self.transactional: set[RangeLog] = set()
+        self.traced = False
+        """That its transaction is open must survive a kill of this process as the batch does (design D2)."""
         self.two_phase = False
         """Of a transaction that must outlive a power cut (KIP-939): answered when all of it is on the disk."""
         self.failed: dict[RangeLog, Exception] = {}
@@ -167,6 +170,8 @@ def _append(
         if transaction.two_phase:
             state.durable_at[log] = max(appended.lsn, state.durable_at.get(log, 0))
             state.two_phase = True
+        if not (implicit and transaction.untraced):
+            state.traced = True
         if log not in state.transactional:
             state.durable_at.setdefault(log, 0)
             state.transactional.add(log)
@@ -283,8 +288,7 @@ def _wait(node: Node, state: _Produce, acks: int) -> None:
         if log in state.transactional or acks == 1:
             state.waiting += 1
             log.when_written(for_log(log))
-    if state.transactional:
-        # The transaction's OPEN record must survive a kill of this process as the batch does (design D2).
+    if state.traced:
         state.waiting += 1
         if state.two_phase:
             node.store.when_durable(node.store.lsn, lambda _: arrived())
