@@ -11,6 +11,7 @@ from typing import cast
 
 from typing_extensions import Buffer
 
+from broker.large_requests import LargeRequests
 from broker.node import Node
 from broker.replication.standby import Standby
 from broker.session import Session
@@ -60,7 +61,11 @@ class ClientProtocol(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES, low=0)
         name = transport.get_extra_info("peername")
         self.session = Session(
-            self._server.node, self, name[0] if name else "?", on_fault=self._server.count_fault
+            self._server.node,
+            self,
+            name[0] if name else "?",
+            on_fault=self._server.count_fault,
+            allocate=self._server.large_requests.allocate,
         )
         self._server.joined(self)
 
@@ -132,12 +137,16 @@ class Server:
                 self._most,
                 node.config.limits.connections,
             )
+        self._loop: asyncio.AbstractEventLoop
+        self.large_requests = LargeRequests(
+            lambda *call: self._loop.call_soon_threadsafe(*call), node.config.limits.large_requests_bytes
+        )
         self._clients: set[ClientProtocol] = set()
         self._server: asyncio.Server | None = None
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
         """The address it listens on; port 0 picks a free one."""
-        loop = asyncio.get_running_loop()
+        loop = self._loop = asyncio.get_running_loop()
         self._server = await loop.create_server(self._new_client, host, port, backlog=1024)
         name = self._server.sockets[0].getsockname()
         return name[0], name[1]
