@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import logging
 import resource
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 from typing_extensions import Buffer
 
@@ -23,8 +23,8 @@ READ_AT_ONCE_BYTES = 256 << 10
 """A client from whom so much has come is read on in the next turn: the event loop reads a socket for as long as there
 is something in it, eight megabytes and more of a large request, while all others wait."""
 LARGE_REQUEST_BYTES = 8 << 20
-LARGE_REST_MS = 1.0
-"""A request that is larger than that is read on after such a rest: 200 MB/s are enough for one of its kind, and the
+LARGE_REST_MS = 2.0
+"""A request that is larger than that is read on after such a rest: 100 MB/s are enough for one of its kind, and the
 loop is there for the others most of the time."""
 KEPT_DESCRIPTORS = 32
 
@@ -137,10 +137,8 @@ class Server:
                 self._most,
                 node.config.limits.connections,
             )
-        self._loop: asyncio.AbstractEventLoop
-        self.large_requests = LargeRequests(
-            lambda *call: self._loop.call_soon_threadsafe(*call), node.config.limits.large_requests_bytes
-        )
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.large_requests = LargeRequests(self._soon, node.config.limits.large_requests_bytes)
         self._clients: set[ClientProtocol] = set()
         self._server: asyncio.Server | None = None
 
@@ -161,6 +159,11 @@ class Server:
 
     def _new_client(self) -> ClientProtocol:
         return ClientProtocol(self)
+
+    def _soon(self, callback: Callable[..., None], *args: Any) -> None:
+        """From any thread."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(callback, *args)
 
     def count_fault(self) -> None:
         self.faults += 1

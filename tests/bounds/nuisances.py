@@ -94,16 +94,19 @@ def many_ids(address: str, stop: Event) -> None:
 
 LARGE_BYTES = 100 << 20
 PIECE = bytes(1 << 20)
+BACKOFF_S = 0.05
+"""Of Kafka's clients between two connections (reconnect.backoff.ms)."""
 LARGE_BATCH = batch([bytes(1_000_000)])
 
 
 def large_requests(address: str, stop: Event) -> None:
-    """100 MB each, of nothing: the broker closes the connection."""
+    """100 MB each, of nothing: the broker closes the connection, and the client tries again as clients do."""
     while not stop.is_set():
         with contextlib.suppress(OSError, ConnectionClosed), RawKafka(address) as raw:
             raw.send_bytes(struct.pack(">i", LARGE_BYTES))
             for _ in range(LARGE_BYTES // len(PIECE)):
                 raw.send_bytes(PIECE)
+        stop.wait(BACKOFF_S)
 
 
 def large_batches(address: str, stop: Event) -> None:
