@@ -1,4 +1,4 @@
-"""Memory of large requests, which is given back in pieces, a turn of the event loop each.
+"""Memory of large requests, which is given back in pieces, with rests between them.
 
 To give 100 MB back at once takes the kernel 10 to 20 ms, in which nobody else is served. Guarantee: all large requests
 together, those that arrive and those that are worked on, take no more than the limit; the one above it is refused.
@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from wire.framing import FrameError
 
-PIECE_BYTES: Final = 2 << 20
+PIECE_BYTES: Final = 1 << 20
+REST_MS: Final = 1.0
 
 
 class _Memory(mmap.mmap):
@@ -30,8 +31,15 @@ class _Memory(mmap.mmap):
 class LargeRequests:
     """`allocate` is handed to the connections of one server."""
 
-    def __init__(self, call_soon_threadsafe: Callable[..., Any], limit_bytes: int) -> None:
+    def __init__(
+        self,
+        call_soon_threadsafe: Callable[..., Any],
+        call_later: Callable[[float, Callable[[], None]], Any],
+        limit_bytes: int,
+    ) -> None:
+        """`call_later`: in milliseconds."""
         self._call_soon = call_soon_threadsafe
+        self._call_later = call_later
         self._limit_bytes = limit_bytes
         self.held_bytes = 0
 
@@ -56,6 +64,6 @@ class LargeRequests:
         memory.madvise(mmap.MADV_DONTNEED, start, size)
         self.held_bytes -= size
         if start + size < len(memory):
-            self._call_soon(self._give_back, memory, start + size)
+            self._call_later(REST_MS, lambda: self._give_back(memory, start + size))
         else:
             memory.close()

@@ -138,7 +138,9 @@ class Server:
                 node.config.limits.connections,
             )
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.large_requests = LargeRequests(self._soon, node.config.limits.large_requests_bytes)
+        self.large_requests = LargeRequests(
+            self._soon, node.scheduler.call_later, node.config.limits.large_requests_bytes
+        )
         self._clients: set[ClientProtocol] = set()
         self._server: asyncio.Server | None = None
 

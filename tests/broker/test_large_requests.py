@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 from support.sim_node import SimClient, SimNode, batch
 
 from broker.handlers.produce import TURN_BYTES
-from broker.large_requests import PIECE_BYTES, LargeRequests
+from broker.large_requests import PIECE_BYTES, REST_MS, LargeRequests
 from wire import codec
 from wire.apis import ApiKey
 from wire.connection import Connection, ProtocolError
@@ -35,6 +35,10 @@ class Turns:
     def call_soon(self, callback: Callable[..., Any], *args: Any) -> None:
         self.due.append((callback, args))
 
+    def call_later(self, delay_ms: float, callback: Callable[..., Any]) -> None:
+        assert delay_ms == REST_MS
+        self.due.append((callback, ()))
+
     def run(self) -> None:
         due, self.due = self.due, []
         for callback, args in due:
@@ -43,7 +47,7 @@ class Turns:
 
 def test_memory_comes_back_in_pieces_when_the_last_view_is_gone() -> None:
     turns = Turns()
-    pool = LargeRequests(turns.call_soon, 10 * SIZE)
+    pool = LargeRequests(turns.call_soon, turns.call_later, 10 * SIZE)
     reader = FrameReader(SIZE, pool.allocate)
     data = bytes(range(256)) * (SIZE // 256 + 1)
     assert reader.feed(struct.pack(">i", SIZE) + data[:1000]) == []
@@ -67,7 +71,7 @@ def test_memory_comes_back_in_pieces_when_the_last_view_is_gone() -> None:
 
 def test_it_comes_back_from_a_cycle_and_from_another_thread() -> None:
     turns = Turns()
-    pool = LargeRequests(turns.call_soon, 10 * SIZE)
+    pool = LargeRequests(turns.call_soon, turns.call_later, 10 * SIZE)
     cycle: list[Any] = [pool.allocate(SIZE)]
     cycle.append(cycle)
     del cycle
@@ -81,7 +85,7 @@ def test_it_comes_back_from_a_cycle_and_from_another_thread() -> None:
 
 def test_all_together_have_a_limit() -> None:
     turns = Turns()
-    pool = LargeRequests(turns.call_soon, 2 * SIZE)
+    pool = LargeRequests(turns.call_soon, turns.call_later, 2 * SIZE)
     begin = struct.pack(">i", SIZE)
     first, second, third = (FrameReader(SIZE, pool.allocate) for _ in range(3))
     first.feed(begin)

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from fuzz.targets import KEPT, TARGETS, Seeded
+from fuzz.target import KEPT, Seeded
+from fuzz.targets import TARGETS
 
 SEEDS = {
     "frames": 400,
