@@ -219,7 +219,7 @@ def test_damage_in_the_last_file_is_no_torn_tail_where_it_was_noted_as_durable()
 
 def test_what_is_cut_off_was_never_noted():
     """Whatever of the notes a power cut keeps, a log that was cut off is whole."""
-    for seed in range(40):
+    for seed in range(12):
         rig = Rig(part_bytes=1 << 20)
         for index in range(1, 10):
             rig.log.write(None, [entry(1, index)])
