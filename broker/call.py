@@ -24,6 +24,8 @@ class Call:
         "client_id",
         "correlation_id",
         "disconnect",
+        "next_step",
+        "size_bytes",
         "version",
     )
 
@@ -36,6 +38,7 @@ class Call:
         client_host: str,
         deliver: Deliver,
         disconnect: Callable[[str], None],
+        size_bytes: int = 0,
     ) -> None:
         self.api_key = api_key
         self.version = version
@@ -48,6 +51,11 @@ class Call:
         self._deliver = deliver
         self.disconnect = disconnect
         """Close the client's connection, for the reason given: where the protocol has no other answer."""
+        self.size_bytes = size_bytes
+        """What the request took on the wire."""
+        self.next_step: Callable[[], None] | None = None
+        """Set by a handler that goes on in another turn of the loop. The connection's next request waits until a step
+        sets none; of a connection that is lost meanwhile no further step is taken."""
 
     def build(self, name: str, /, **fields: Any) -> Any:
         """An entity nested in this call's response, in its version."""

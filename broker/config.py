@@ -27,6 +27,8 @@ class Limits(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
 
     connections: Positive = 4_000
     request_bytes: Positive = 100 * MIB
+    large_requests_bytes: Positive = 1024 * MIB
+    """Of all requests of more than 4 MiB that arrive or are worked on together; the one above it is not read."""
     connection_queued_bytes: Positive = 16 * MIB
     """Requests taken in and answers not yet sent, per connection; above it the socket is not read."""
     connection_pending_requests: Positive = 1_000

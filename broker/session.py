@@ -20,7 +20,7 @@ from broker.replication.standby import Standby
 from wire import codec
 from wire.apis import APIS, ApiKey
 from wire.connection import Connection, ProtocolError, Request
-from wire.framing import FrameError
+from wire.framing import Allocate, FrameError, anonymous_memory
 from wire.guard import MalformedRequest
 
 log = logging.getLogger("sealog")
@@ -48,6 +48,7 @@ class Session:
         peer: str,
         *,
         on_fault: Callable[[], None] = lambda: None,
+        allocate: Allocate = anonymous_memory,
     ) -> None:
         limits = node.config.limits
         self._node = node
@@ -59,10 +60,13 @@ class Session:
             max_frame_bytes=limits.request_bytes,
             max_pending_requests=limits.connection_pending_requests,
             pause_bytes=limits.connection_queued_bytes,
+            allocate=allocate,
         )
         self._out: list[Buffer] = []
         self._undone: deque[Request] = deque()
         """Taken in, and not begun."""
+        self._held = False
+        """The request begun last goes on in another turn, and the next one waits for it."""
         self._reading = True
         self._calls: set[Call] = set()
         self._closed = False
@@ -93,7 +97,7 @@ class Session:
 
     def _work(self) -> None:
         """One piece of bytes may hold a thousand requests: they wait where the peer does not take the answers."""
-        while self._undone and not self._closed and not self._connection.holds_enough:
+        while self._undone and not self._closed and not self._held and not self._connection.holds_enough:
             self._dispatch(self._undone.popleft())
 
     def written(self, size_bytes: int) -> None:
@@ -132,6 +136,7 @@ class Session:
             self._peer,
             lambda buffers: self._answered(call, request, buffers),
             self.close,
+            request.size_bytes,
         )
         self._calls.add(call)
         try:
@@ -141,10 +146,32 @@ class Session:
         except MalformedRequest as error:
             self.close(f"{APIS[key].name} v{version}: {error}")
         except Exception:
-            # A fault of ours must not take the broker down: this client is cut off and may retry, the rest goes on.
-            log.exception("a %s v%d request failed", APIS[key].name, version)
-            self._on_fault()
-            self.close("internal error")
+            log.exception("a %s v%d request failed", APIS[call.api_key].name, call.version)
+            self._failed()
+        if call.next_step is not None:
+            self._held = True
+            self._node.scheduler.call_soon(self._go_on, call)
+
+    def _go_on(self, call: Call) -> None:
+        """The next step of a request that takes several turns."""
+        step, call.next_step = call.next_step, None
+        if self._closed or step is None:
+            return
+        try:
+            step()
+        except Exception:
+            log.exception("a %s v%d request failed", APIS[call.api_key].name, call.version)
+            self._failed()
+        if call.next_step is not None:
+            self._node.scheduler.call_soon(self._go_on, call)
+        else:
+            self._held = False
+            self._work()
+
+    def _failed(self) -> None:
+        """A fault of ours must not take the broker down: this client is cut off and may retry, the rest goes on."""
+        self._on_fault()
+        self.close("internal error")
 
     def _answered(self, call: Call, request: Request, buffers: Sequence[Buffer] | None) -> None:
         self._calls.discard(call)
