@@ -7,6 +7,7 @@ from typing import Any
 
 from typing_extensions import Buffer
 
+from broker.read_ahead import ReadAhead
 from wire import codec
 
 Deliver = Callable[[Sequence[Buffer] | None], None]
@@ -24,6 +25,7 @@ class Call:
         "client_id",
         "correlation_id",
         "disconnect",
+        "read_ahead",
         "version",
     )
 
@@ -36,6 +38,7 @@ class Call:
         client_host: str,
         deliver: Deliver,
         disconnect: Callable[[str], None],
+        read_ahead: ReadAhead | None = None,
     ) -> None:
         self.api_key = api_key
         self.version = version
@@ -48,6 +51,8 @@ class Call:
         self._deliver = deliver
         self.disconnect = disconnect
         """Close the client's connection, for the reason given: where the protocol has no other answer."""
+        self.read_ahead = read_ahead
+        """The connection's, where there is one."""
 
     def build(self, name: str, /, **fields: Any) -> Any:
         """An entity nested in this call's response, in its version."""
