@@ -7,6 +7,7 @@ from typing import Any
 
 from typing_extensions import Buffer
 
+from broker.read_ahead import ReadAhead
 from wire import codec
 
 Deliver = Callable[[Sequence[Buffer] | None], None]
@@ -26,6 +27,7 @@ class Call:
         "disconnect",
         "next_step",
         "size_bytes",
+        "read_ahead",
         "version",
     )
 
@@ -39,6 +41,7 @@ class Call:
         deliver: Deliver,
         disconnect: Callable[[str], None],
         size_bytes: int = 0,
+        read_ahead: ReadAhead | None = None,
     ) -> None:
         self.api_key = api_key
         self.version = version
@@ -56,6 +59,8 @@ class Call:
         self.next_step: Callable[[], None] | None = None
         """Set by a handler that goes on in another turn of the loop. The connection's next request waits until a step
         sets none; of a connection that is lost meanwhile no further step is taken."""
+        self.read_ahead = read_ahead
+        """The connection's, where there is one."""
 
     def build(self, name: str, /, **fields: Any) -> Any:
         """An entity nested in this call's response, in its version."""

@@ -36,6 +36,8 @@ class Limits(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
     fetch_answer_bytes: Positive = 4 * MIB
     """Where a fetch's answer ends though its client would take more, unless `fetch.min.bytes` asks for it: what passes
     through memory in small pieces stays in the processor's caches, and the next fetch brings the rest."""
+    read_ahead_bytes: NotNegative = 64 * MIB
+    """What is read, for all clients together, before they ask for it."""
     partitions: Positive = 20_000
     partitions_per_topic: Positive = 10_000
     open_transactions: Positive = 20_000

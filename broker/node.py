@@ -27,6 +27,7 @@ from broker.layout_load import LayoutBalancer
 from broker.layout_policy import Decision, Policy
 from broker.log_start_files import LogStartFiles
 from broker.offset_expiry import OffsetExpiry
+from broker.read_ahead import Budget
 from broker.removals import Removals
 from broker.retention import Retention
 from broker.settled_files import SettledFiles
@@ -87,6 +88,7 @@ class Node:
         self.config = config
         """What is in force: it changes with the settings."""
         self.advertised = advertised
+        self.read_ahead_budget = Budget(config.limits.read_ahead_bytes)
         self._disk = disk
         self._boot_id = boot_id
         self._new_uuid = new_uuid

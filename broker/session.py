@@ -16,6 +16,7 @@ from typing_extensions import Buffer
 
 from broker.call import Call
 from broker.node import Node
+from broker.read_ahead import ReadAhead
 from broker.replication.standby import Standby
 from wire import codec
 from wire.apis import APIS, ApiKey
@@ -24,6 +25,9 @@ from wire.framing import Allocate, FrameError, anonymous_memory
 from wire.guard import MalformedRequest
 
 log = logging.getLogger("sealog")
+
+NEARLY_SENT_BYTES = 1 << 20
+"""The socket takes the rest of an answer by itself."""
 
 
 class Transport(Protocol):
@@ -70,6 +74,7 @@ class Session:
         self._reading = True
         self._calls: set[Call] = set()
         self._closed = False
+        self._read_ahead = ReadAhead(node.scheduler)
 
     @property
     def closed(self) -> bool:
@@ -103,6 +108,7 @@ class Session:
     def written(self, size_bytes: int) -> None:
         """So many bytes of what was handed to the socket have left it."""
         self._connection.note_written(size_bytes)
+        self._read_on()
         if self._undone and not self._connection.holds_enough:
             self._node.scheduler.call_soon(self._work)
         self._maybe_resume()
@@ -115,6 +121,7 @@ class Session:
         self._calls.clear()
         self._out.clear()
         self._undone.clear()
+        self._read_ahead.drop()
 
     def close(self, reason: str) -> None:
         """End it, and no other."""
@@ -137,6 +144,7 @@ class Session:
             lambda buffers: self._answered(call, request, buffers),
             self.close,
             request.size_bytes,
+            self._read_ahead,
         )
         self._calls.add(call)
         try:
@@ -193,6 +201,12 @@ class Session:
         if not self._closed and self._out:
             out, self._out = self._out, []
             self._transport.write(out)
+            self._read_on()
+
+    def _read_on(self) -> None:
+        """Read for the next fetch when the last answer does not need the time any more."""
+        if self._connection.unsent_bytes <= NEARLY_SENT_BYTES:
+            self._read_ahead.go_on()
 
     def _maybe_resume(self) -> None:
         if not self._reading and self._connection.may_resume and not self._closed:

@@ -125,6 +125,11 @@ class Connection:
         return self._request_bytes + self._answer_bytes
 
     @property
+    def unsent_bytes(self) -> int:
+        """Answers that are not flushed to the peer."""
+        return self._answer_bytes
+
+    @property
     def holds_enough(self) -> bool:
         """Answers that have not left are above the limit: no further request should be worked on."""
         return self._answer_bytes > self._pause_bytes
