@@ -35,7 +35,7 @@ MARK = 2
 RECORDS = 3
 """A stretch of a snapshot: [key, version, value, ...]. Its lsn is the snapshot's."""
 END = 4
-"""The end of a snapshot: [number of records, next sequence]."""
+"""The end of a snapshot: [number of records, next sequence], and the note of its writer if there is one."""
 
 FILE_MAGIC = b"metastor"
 FRAME_MAGIC = b"\xa5Mf\x1e"
