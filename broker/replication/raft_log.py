@@ -83,6 +83,7 @@ class FileLog:
         self._scheduler = scheduler
         self._directory = directory
         self._part_bytes = part_bytes
+        self._step_bytes = min(_STEP_BYTES, part_bytes)
         self._written = 0
         self._awaited = 0
         self._parts: list[_Part] = []
@@ -186,7 +187,7 @@ class FileLog:
 
     def _put(self, part: _Part, buffers: list[Buffer], start: int, end: int) -> None:
         if end > part.allocated:
-            size = -(-(end - part.allocated) // _STEP_BYTES) * _STEP_BYTES
+            size = -(-(end - part.allocated) // self._step_bytes) * self._step_bytes
             part.file.allocate(part.allocated, size)
             part.allocated += size
         if buffers:

@@ -88,6 +88,14 @@ def encode_frame_header(
     return _FRAME_START.pack(FRAME_MAGIC, crc32c(payload, crc32c(rest, file_number & 0xFFFFFFFF))) + rest
 
 
+def lsn_of(header: bytes) -> int:
+    """The lsn in a frame's header, whatever the frame is worth. Raises ValueError for fewer bytes than a header's."""
+    if len(header) < FRAME_HEADER_BYTES:
+        raise ValueError("no whole frame header")
+    lsn: int = _FRAME.unpack_from(header)[4]
+    return lsn
+
+
 class Tail(NamedTuple):
     """What follows the last good frame of a file."""
 

@@ -66,6 +66,8 @@ class Log:
     ) -> None:
         self.after_write: Callable[[], None] | None = None
         """Called whenever the log has grown, at the end of a turn."""
+        self.before_close: Callable[[], None] | None = None
+        """Called whenever it is asked to close."""
         self.written_bytes = 0
         """All that was ever written by this object."""
         self.flushes = 0
@@ -167,6 +169,8 @@ class Log:
 
         That flush has a say in the outcome: of two flushes of one file the kernel tells only one of an error.
         """
+        if self.before_close is not None:
+            self.before_close()
         if self._state is LogState.CLOSED:
             done(self._failure)
             return

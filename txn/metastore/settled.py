@@ -33,7 +33,9 @@ class Settled:
         if self._before:
             found |= {key: old for key, old in self._before.items() if key.startswith(prefix)}
             found = dict(sorted(found.items()))
-        return self._snapshot(tuple(Entry(key, record) for key, record in found.items() if record is not None))
+        return self._snapshot(
+            tuple(Entry(key, record) for key, record in found.items() if record is not None)
+        )
 
     def of_index(self, index_range: IndexRange) -> Snapshot:
         """Raises KeyError for an index that the schema lacks."""

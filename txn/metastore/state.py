@@ -74,6 +74,16 @@ class State:
         self._plans = 0
         self._view: FrozenView | None = None
 
+    def replace(self, records: dict[str, Record], lsn: int, next_sequence: int) -> None:
+        """Become another state. Raises whatever an index's key function raises; not while a view is frozen."""
+        assert self._view is None, "a frozen view of it is being read"
+        self._records = records
+        self._keys = LateSortedSet(records)
+        for index in self._indexes.values():
+            index.rebuild(records)
+        self.lsn = lsn
+        self.next_sequence = next_sequence
+
     def __len__(self) -> int:
         return len(self._records)
 
@@ -90,7 +100,6 @@ class State:
         """
         lsn = lsn or self.lsn + 1
         next_sequence = self.next_sequence
-        records = self._records
         short = self._short_key
         written: dict[str, Record | None] = {}
         assigned: list[str] = []
@@ -181,7 +190,7 @@ class State:
         self.next_sequence = next_sequence
 
     def undo(self, batches: Sequence[Batch], lsn: int, next_sequence: int) -> None:
-        """Take back the batches committed last, in the order of their commit; `lsn` and `next_sequence` were before them.
+        """Take back the batches committed last, which are in order; `lsn` and `next_sequence` were before them.
 
         A frozen view goes on: whatever of them it was to show, it has kept.
         """

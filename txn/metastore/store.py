@@ -89,7 +89,7 @@ class MetaStore:
         process at a time may have it open: the caller sees to that.
         """
         folder = Folder(disk, directory)
-        with _no_collection():
+        with no_collection():
             recovered = recover(folder, durable_lsn)
             options = options or Options()
             image = recovered.image
@@ -100,9 +100,7 @@ class MetaStore:
                 lsn=image.lsn,
                 next_sequence=image.next_sequence,
             )
-        log = Log(
-            disk, scheduler, options, recovered.current, lsn=image.lsn, claimed_lsn=image.claimed_lsn
-        )
+        log = Log(disk, scheduler, options, recovered.current, lsn=image.lsn, claimed_lsn=image.claimed_lsn)
         snapshots = Snapshotter(
             folder,
             scheduler,
@@ -113,6 +111,7 @@ class MetaStore:
             snapshot_bytes=image.snapshot_bytes,
         )
         log.after_write = snapshots.consider
+        log.before_close = snapshots.stop
         log.when_failed(lambda _: snapshots.stop())
         store = cls(schema, options, state, log, Watches(scheduler), snapshots, tells_at_once=True)
         return store, recovered.report
@@ -303,12 +302,11 @@ class MetaStore:
         that has ended, and only then those who wait for durability are told, and `done` after them. Nothing
         can be applied from now on; reads go on. Harmless when repeated.
         """
-        self._snapshots.stop()
         self._journal.close(done or _nothing)
 
 
 @contextmanager
-def _no_collection() -> Iterator[None]:
+def no_collection() -> Iterator[None]:
     """Reading makes millions of objects and no garbage: looking for some would double the time it takes."""
     enabled = gc.isenabled()
     gc.disable()
