@@ -1,6 +1,6 @@
 """The metadata store's group on this node: a `raftish.host.Machine` over `txn.metastore.replicated`.
 
-    FOLLOWING -> CATCHING_UP -> LEADING -> FOLLOWING        it leads once its term's first entry is committed and applied
+    FOLLOWING -> CATCHING_UP -> LEADING -> FOLLOWING        it leads once its term's first entry is applied
 
     <folder>/log/                   the group's log (`raft_log.FileLog`)
     <folder>/snapshot-0000000001    the state as of some entry; its note: [term, index of the members' entry, members]
@@ -116,7 +116,7 @@ class MetadataGroup:
         self._applied_term = 0
         self._members: tuple[int, Membership] | None = None
         self._take_note()
-        self._fit_log()
+        self._check_log()
         snapshots = self.replicated.snapshots
         snapshots.when_log_durable = self.log.when_all_durable
         snapshots.published = lambda lsn: self.log.trim(lsn, limits.keep_bytes)
@@ -302,15 +302,14 @@ class MetadataGroup:
             self._applied_term, index, packed = self.replicated.note
             self._members = (index, membership.decode(packed))
 
-    def _fit_log(self) -> None:
-        """A log that does not reach, or is of another history than, the snapshot has nothing that is of use."""
+    def _check_log(self) -> None:
+        """A log that ends before the snapshot, or has another history behind it, needs nothing done: raft goes on
+        with it as with any, and what the state has already is skipped when it is committed."""
         lsn = self.replicated.applied_lsn
         if self.log.first_index > lsn + 1:
             raise CorruptRaftLog(
-                f"the log begins with entry {self.log.first_index}, the snapshot ends with {lsn}"
+                f"the log begins with entry {self.log.first_index}, and the snapshot ends with {lsn}"
             )
-        if lsn and self.log.term_at(lsn) != self._applied_term:
-            self.log.restart_at(lsn, self._applied_term)
 
     def _install(self, image: Image, request: SnapshotRequest, done: Done, error: Exception | None) -> None:
         """The snapshot is durable under its name."""

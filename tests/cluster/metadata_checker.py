@@ -130,8 +130,8 @@ class Checker:
 
     # States.
 
-    def state(self, node, lsn, contents):
-        """`contents` of a node that has applied all up to `lsn`."""
+    def state(self, node, lsn, contents, indexed):
+        """`contents` and index of a node that has applied all up to `lsn`."""
         require(lsn < len(self.entries), "node", node, "is at", lsn, "and nobody committed that")
         expected = self.naive.at[lsn]
         require(
@@ -141,6 +141,9 @@ class Checker:
              if contents.get(key) != expected.get(key)},
             "that differs",
         )  # fmt: skip
+        places = ((index_key(key, value), key) for key, (value, _) in expected.items() if key.startswith("/i/"))
+        wanted = sorted(pair for pair in places if pair[0] is not None)
+        require(indexed == wanted, "node", node, "at", lsn, "has the index", indexed, "not", wanted)
 
     def read(self, key, record, floor):
         """A read is confirmed that was asked for when all up to `floor` had been told."""

@@ -122,6 +122,16 @@ class Node:
         committed = meta.committed
         restore = meta.replicated.restore
         taken_back = meta.replicated._state.undo
+        begin = meta.replicated.snapshots.begin
+        take_fetched = meta.replicated.snapshots.take_fetched
+
+        def begun(*args):
+            self.world.hazard(self, 0.06, 15)
+            begin(*args)
+
+        def taken(*args):
+            self.world.hazard(self, 0.15, 8)
+            take_fetched(*args)
 
         def spied(entries):
             for entry in entries:
@@ -140,13 +150,15 @@ class Node:
             taken_back(batches, *args)
 
         meta.committed, meta.replicated.restore, meta.replicated._state.undo = spied, restored, undone
+        meta.replicated.snapshots.begin, meta.replicated.snapshots.take_fetched = begun, taken
 
     def check(self):
         """Where nothing is uncommitted, what is read here is what is committed here."""
         replicated = self.meta.replicated
         if replicated.view.lsn <= replicated.applied_lsn:
             contents = {key: tuple(record) for key, record in replicated.view.scan("")}
-            self.world.checker.state(self.name, replicated.applied_lsn, contents)
+            indexed = list(replicated.view.scan_index("n"))
+            self.world.checker.state(self.name, replicated.applied_lsn, contents, indexed)
 
     def _fatal(self, error):
         self.world.failures.append(error)
@@ -356,6 +368,17 @@ class World:
             self.cut.clear()
             self.loss, self.twice = rng.choice(((0, 0), (0.05, 0.1), (0.2, 0.05)))
             self.delay_ms = rng.choice((1, 3, 15))
+
+    def hazard(self, node, probability, within_ms):
+        """A power cut, perhaps, at a moment when it could do harm."""
+        if self.is_faulty and self.rng.random() < probability:
+
+            def cut():
+                if self.nodes.get(node.name) is node:
+                    self.stop(node.name)
+                    self.scheduler.call_later(self.rng.random() * 50, self.start, node.name)
+
+            self.scheduler.call_later(self.rng.random() * within_ms, cut)
 
     def run(self, duration_ms):
         self.scheduler.advance(duration_ms)
