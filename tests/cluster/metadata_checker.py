@@ -88,7 +88,18 @@ class Checker:
         self.floor = 0
         """Everything up to here was told to somebody as committed."""
         self.counts = dict.fromkeys(
-            ("committed", "durable", "unknown", "lost", "reads", "events", "restores", "snapshots", "taken back"), 0
+            (
+                "committed",
+                "durable",
+                "unknown",
+                "lost",
+                "reads",
+                "events",
+                "restores",
+                "snapshots",
+                "taken back",
+            ),
+            0,
         )
 
     # Batches.
@@ -105,8 +116,17 @@ class Checker:
         batch.outcome = outcome
         self.counts[outcome] += 1
         if outcome == "durable":
-            require(self._is_committed(batch), "batch", batch.lsn, "of term", batch.term, "is told before it is so")
-            require(batch.lsn > batch.floor, "batch", batch.lsn, "comes before", batch.floor, "told before it")
+            require(
+                self._is_committed(batch),
+                "batch",
+                batch.lsn,
+                "of term",
+                batch.term,
+                "is told before it is so",
+            )
+            require(
+                batch.lsn > batch.floor, "batch", batch.lsn, "comes before", batch.floor, "told before it"
+            )
             self.floor = max(self.floor, batch.lsn)
 
     def _is_committed(self, batch):
@@ -141,7 +161,9 @@ class Checker:
              if contents.get(key) != expected.get(key)},
             "that differs",
         )  # fmt: skip
-        places = ((index_key(key, value), key) for key, (value, _) in expected.items() if key.startswith("/i/"))
+        places = (
+            (index_key(key, value), key) for key, (value, _) in expected.items() if key.startswith("/i/")
+        )
         wanted = sorted(pair for pair in places if pair[0] is not None)
         require(indexed == wanted, "node", node, "at", lsn, "has the index", indexed, "not", wanted)
 
@@ -230,7 +252,12 @@ class Watcher:
     def _begin(self, event):
         restores = self.checker.node_restores(self.node)
         if self.lsn is not None:
-            require(restores > self._restores, "node", self.node, "tells another snapshot without having taken one")
+            require(
+                restores > self._restores,
+                "node",
+                self.node,
+                "tells another snapshot without having taken one",
+            )
             require(event.lsn > self.lsn, "a snapshot as of", event.lsn, "after", self.lsn)
         self._restores = restores
         self.lsn = event.lsn

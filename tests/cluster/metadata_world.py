@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 
 import msgpack
@@ -10,7 +11,7 @@ from support.sim_loop import SimScheduler
 
 from broker.replication.folder import make_dir_durable
 from broker.replication.hard_state import HardStateFile
-from broker.replication.metadata_group import METADATA_GROUP, MetadataGroup
+from broker.replication.metadata_group import MetadataGroup
 from broker.replication.replica import LogLimits
 from raftish.config import Config
 from raftish.core import NotLeader, NotNow
@@ -41,7 +42,11 @@ RAFT = Config(
     promote_lag=30,
 )
 OPTIONS = Options(
-    snapshot_log_bytes=700, snapshot_turn_records=5, snapshot_turn_bytes=300, snapshot_pause_ms=1, allocate_bytes=1000
+    snapshot_log_bytes=700,
+    snapshot_turn_records=5,
+    snapshot_turn_bytes=300,
+    snapshot_pause_ms=1,
+    allocate_bytes=1000,
 )
 LIMITS = LogLimits(part_bytes=1000, keep_bytes=500)
 SCHEMA = Schema(indexes={"n": IndexSpec("/i/", index_key)})
@@ -203,7 +208,11 @@ class World:
             return
         process = Process(self.scheduler)
         old = self.disks[name]
-        disk = old.kill(process) if keep == "kill" else old.crash(self.rng.random(), keep=keep, scheduler=process)
+        disk = (
+            old.kill(process)
+            if keep == "kill"
+            else old.crash(self.rng.random(), keep=keep, scheduler=process)
+        )
         disk.flush_delay_ms = lambda path: disk.slowness * self.rng.random() * 2
         disk.slowness = 2.0
         self.disks[name] = disk
@@ -272,7 +281,9 @@ class World:
             actual = record.version if record is not None else 0
             expect = rng.choice((actual, actual, -1))
             self.values += 1
-            value = rng.choice(({"n": rng.randrange(4), "v": self.values}, self.values, "x" * rng.randrange(60)))
+            value = rng.choice(
+                ({"n": rng.randrange(4), "v": self.values}, self.values, "x" * rng.randrange(60))
+            )
             draw = rng.random()
             if draw < 0.55:
                 ops.append(Put(key, value, expect))
@@ -315,15 +326,18 @@ class World:
     def watch(self, node):
         low = self.rng.randrange(3)
         what = self.rng.choice(
-            ({"prefix": ""}, {"prefix": "/i/"}, {"key": self.rng.choice(KEYS)}, {"index": ("n", (low,), (low + 2,))})
+            (
+                {"prefix": ""},
+                {"prefix": "/i/"},
+                {"key": self.rng.choice(KEYS)},
+                {"index": ("n", (low,), (low + 2,))},
+            )
         )
         node.watchers.append(Watcher(self.checker, node.name, node.meta, **what))
 
     def use(self, node, action):
-        try:
+        with contextlib.suppress(NotLeader, NotNow, ChangeRefused, GroupFailed):
             action(node.meta.group)
-        except (NotLeader, NotNow, ChangeRefused, GroupFailed):
-            pass
 
     def change_members(self, node):
         membership = node.meta.group.raft.membership

@@ -1,4 +1,4 @@
-"""Hundreds of runs of a metadata group over bad links, disks and processes. More of them: SEALOG_METADATA_SEEDS=5000."""
+"""Hundreds of runs of a metadata group over bad links, disks and processes. More: SEALOG_METADATA_SEEDS=5000."""
 
 from __future__ import annotations
 
