@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 from metastore_model import OPTIONS, SCHEMA, Pair
 
@@ -13,6 +14,7 @@ from broker.replication.replica import LogLimits
 from raftish.config import Config
 from raftish.host import Host
 from raftish.membership import Membership
+from txn.metastore import Conflict, Op
 
 LIMITS = LogLimits(part_bytes=1500, keep_bytes=500)
 
@@ -65,6 +67,19 @@ class GroupPair(Pair):
 
     def _pass(self) -> None:
         self.model.history.append(self.model.history[-1])
+
+    def apply(self, ops: Sequence[Op]) -> int:
+        before, known = self.model.lsn, self.store.lsn
+        expected = self.model.apply(ops)
+        if expected == before:
+            # It changes nothing: it has the lsn of the last batch, behind which other entries may stand.
+            expected = known
+        try:
+            outcome: int | tuple[str, int] = self.store.apply(ops).lsn
+        except Conflict as conflict:
+            outcome = (conflict.key, conflict.actual)
+        assert outcome == expected
+        return self.store.lsn
 
     def crash(self, seed: int, keep: str = "random") -> None:
         self.host.close()
