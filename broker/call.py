@@ -26,8 +26,8 @@ class Call:
         "correlation_id",
         "disconnect",
         "next_step",
-        "size_bytes",
         "read_ahead",
+        "size_bytes",
         "version",
     )
 

@@ -92,7 +92,7 @@ class FileLog:
         self._scheduler = scheduler
         self._directory = directory
         self._part_bytes = part_bytes
-        self._step_bytes = step_bytes
+        self._step_bytes = min(step_bytes, part_bytes)
         self._written = 0
         self._awaited = 0
         self._parts: list[_Part] = []
