@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import sys
 from collections import Counter
 
 import pytest
 
 from tests.cluster.metadata_mutants import MUTANTS
 from tests.cluster.metadata_world import World
+from tests.support.coverage import untraced
 
 CHUNK = 20
 FAULTS_MS = 700
@@ -18,17 +17,6 @@ FAULTS_MS = 700
 
 def chunks(first, seeds):
     return range(first, first + int(os.environ.get("SEALOG_METADATA_SEEDS", seeds)), CHUNK)
-
-
-@contextlib.contextmanager
-def untraced():
-    """A measurement of coverage would make it three to four times as long, and the other tests cover it all."""
-    trace = sys.gettrace()
-    sys.settrace(None)
-    try:
-        yield
-    finally:
-        sys.settrace(trace)
 
 
 @untraced()

@@ -360,16 +360,12 @@ def _loaded(data: bytes) -> Store | None:
         return None
 
 
-def _nothing(_: bytes) -> None:
-    raise NotImplementedError
-
-
 TARGETS: tuple[Target, ...] = (
     Target("raft-messages", _streams, _check_stream),
     Target("raft-datagrams", _datagrams, _check_datagram),
     Target("raft-handshake", _handshake, _check_handshake),
     Target("raft-changes", _changes, _check_changes),
     Target("raft-checkpoint", _checkpoints, _check_checkpoint),
-    Seeded("raft-log", list, _nothing, _damage_log),
-    Seeded("raft-hard-state", list, _nothing, _damage_state),
+    Seeded("raft-log", _damage_log),
+    Seeded("raft-hard-state", _damage_state),
 )

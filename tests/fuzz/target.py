@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -51,10 +51,16 @@ def _inputs(target: Target) -> list[bytes]:
     return target.inputs()
 
 
+def _takes_no_bytes(_: bytes) -> None:
+    raise TypeError("this target makes its inputs from the seed")
+
+
 @dataclass(frozen=True, slots=True)
 class Seeded(Target):
     """A target whose inputs are no bytes: the seed makes them."""
 
+    corpus: Callable[[], Sequence[bytes]] = field(default=list, init=False)
+    check: Callable[[bytes], None] = field(default=_takes_no_bytes, init=False)
     seeded: Callable[[random.Random], None] = lambda _: None
 
     def run(self, seed: int) -> None:

@@ -238,10 +238,6 @@ def _damage_folder(chance: random.Random) -> None:
         raise AssertionError(f"the {image.name} folder, {what}") from error
 
 
-def _nothing(_: bytes) -> None:
-    raise NotImplementedError
-
-
 TARGETS: dict[str, Target] = {
     target.name: target
     for target in (
@@ -253,8 +249,8 @@ TARGETS: dict[str, Target] = {
         Target("compaction-records", _batches, _check_compaction_records),
         Target("segment", lambda: _files("topics/", ".seg"), _check_segment),
         Target("metadata", lambda: _files("metadata/"), _check_store),
-        Seeded("sessions", list, _nothing, sessions.run),
-        Seeded("folder", list, _nothing, _damage_folder),
+        Seeded("sessions", sessions.run),
+        Seeded("folder", _damage_folder),
         *cluster_targets.TARGETS,
     )
 }
