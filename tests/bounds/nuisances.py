@@ -149,6 +149,7 @@ NUISANCES: dict[str, Nuisance] = {
     "batches of 100 MB": large_batches,
     "produces of 100 batches": large_produces,
 }
+LARGE = ("requests of 100 MB", "batches of 100 MB", "produces of 100 batches")
 
 
 def misbehave(nuisance: Nuisance, address: str, stop: Event) -> None:
