@@ -1,12 +1,11 @@
-"""What others feel of large requests, in pairs: alone, beside the nuisance against the broker, and beside the same nuisance
-against a process that reads it and throws it away.
+"""What others feel of large requests, in pairs: alone, beside the nuisance against the broker, and beside the same
+nuisance against a process that reads it and throws it away.
 
     python -m tests.bounds.paired [--pairs N] [--seconds N] [--only NAME]... [--floor-rest-ms MS]
 
-The last is the floor that no broker gets under on this machine at that rate: the client that misbehaves and the kernel's
-copies are the same, and the broker never sees a byte of it. All of one pair follow each other on the same broker, so what
-else the machine does falls on all of them alike. p99 in ms; the ratios are of one pair each, to the mean of the windows
-alone on both sides of it.
+The last is the floor that no broker gets under on this machine at that rate: the client that misbehaves and the
+kernel's copies are the same, and the broker never sees a byte of it. All of one pair follow each other on the same
+broker, so what else the machine does falls on all of them alike. The ratios are of one pair each.
 """
 
 from __future__ import annotations
@@ -93,7 +92,9 @@ def beside(nuisance: Nuisance, address: str) -> Iterator[None]:
 
 
 def loopback_bytes() -> int:
-    line = next(one for one in Path("/proc/net/dev").read_text().splitlines() if one.strip().startswith("lo:"))
+    line = next(
+        one for one in Path("/proc/net/dev").read_text().splitlines() if one.strip().startswith("lo:")
+    )
     return int(line.split()[1])
 
 
@@ -120,7 +121,10 @@ def main() -> None:
         window(raw, 1)
         columns = [("alone", nothing, broker.address)]
         for name in names:
-            columns += [(f"floor, {name}", NUISANCES[name], floor_address), (name, NUISANCES[name], broker.address)]
+            columns += [
+                (f"floor, {name}", NUISANCES[name], floor_address),
+                (name, NUISANCES[name], broker.address),
+            ]
         found: dict[str, list[tuple[float, float, float]]] = {name: [] for name, _, _ in columns}
         for _ in range(options.pairs):
             for name, nuisance, address in columns:
@@ -129,7 +133,10 @@ def main() -> None:
                     took = window(raw, options.seconds)
                     rate = (loopback_bytes() - before) / (time.monotonic() - began) / 1e6
                 found[name].append((took[len(took) // 2], took[len(took) * 99 // 100], rate))
-                print(f"{name}: p50 {found[name][-1][0]:.2f}, p99 {found[name][-1][1]:.2f} ms, {rate:.0f} MB/s", flush=True)
+                print(
+                    f"{name}: p50 {found[name][-1][0]:.2f}, p99 {found[name][-1][1]:.2f} ms, {rate:.0f} MB/s",
+                    flush=True,
+                )
         alone = [one[1] for one in found["alone"]]
         for name, values in found.items():
             p99 = sorted(one[1] for one in values)
