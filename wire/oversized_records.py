@@ -2,8 +2,8 @@
 
 Guarantee: what `look` has the frame leave out is the inside of a records field, behind a batch's header, of more bytes
 than its topic takes: whatever the header says, the answer is an error, and the same one as if all had been kept.
-(Where the topic's limit is raised before the request is whole, the zeros in its place fail the batch's CRC.) What is not
-understood at once is kept, and decoding decides; a frame costs so many steps at most, whatever is in it.
+(Where the topic's limit is raised before the request is whole, the zeros in its place fail the batch's CRC.) What is
+not understood at once is kept, and decoding decides; a frame costs so many steps at most, whatever is in it.
 """
 
 from __future__ import annotations
