@@ -41,11 +41,11 @@ def produce(
     correlation: int = 1,
 ) -> bytes:
     """A frame of version 3, by hand; `sizes`: what is claimed of single records fields."""
-    out = struct.pack(">hhihhhii", ApiKey.PRODUCE, 3, correlation, -1, -1, acks, 1000, 1)
+    out = bytearray(struct.pack(">hhihhhii", ApiKey.PRODUCE, 3, correlation, -1, -1, acks, 1000, 1))
     out += struct.pack(">h", len(topic)) + topic + struct.pack(">i", len(records))
     for at, one in enumerate(records):
         out += struct.pack(">ii", first + at, (sizes or {}).get(at, len(one))) + one
-    return struct.pack(">i", len(out)) + out
+    return struct.pack(">i", len(out)) + bytes(out)
 
 
 def world_of_topic(**configs: str) -> tuple[SimNode, SimClient]:
