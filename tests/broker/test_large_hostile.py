@@ -11,11 +11,13 @@ import pytest
 from kio.schema.errors import ErrorCode
 from support.sim_node import SimClient, SimNode, batch
 
+from broker.handlers.produce import MANY_PARTITIONS, PARTITION_BYTES, TURN_BYTES
 from broker.large_requests import LargeRequests
 from broker.session import Session
 from wire.apis import ApiKey
 from wire.batch import BATCH_HEADER_SIZE
 from wire.framing import LARGE_FRAME_BYTES
+from wire.guard import MAX_ITEMS
 
 SIZE = LARGE_FRAME_BYTES + (1 << 20)
 PIECE = 100_000
@@ -155,6 +157,34 @@ def test_one_that_is_refused_between_two_that_are_taken() -> None:
         [E.message_too_large, E.none, E.message_too_large],
         [E.none] * 3,
     ]
+
+
+@pytest.mark.parametrize("records", [b"", SMALL])
+def test_very_many_partitions_take_turns(records: bytes) -> None:
+    """Though all of them come in one small request: whoever else is there waits for a few hundred."""
+    world, client = world_of_topic()
+    other = world.client()
+    many = 10 * MANY_PARTITIONS
+    send(client, [produce([records] * many, correlation=30)], 1 << 20)
+    asked = other.send(ApiKey.API_VERSIONS, 2)
+    turns = answered_in = 0
+    while 30 not in client.answers:
+        world.scheduler.run_turn()
+        turns += 1
+        answered_in += asked not in other.answers
+    assert turns > many * PARTITION_BYTES // TURN_BYTES
+    assert answered_in <= 2
+    found = codes(client.answers[30])
+    assert found == [E.none if records else E.invalid_record] * 3 + [E.unknown_topic_or_partition] * (
+        many - 3
+    )
+
+
+def test_more_items_than_partitions_can_be_end_the_connection() -> None:
+    world, client = world_of_topic()
+    send(client, [produce([b""] * (MAX_ITEMS + 1))], 1 << 20)
+    assert client.closed
+    assert not world.client().closed
 
 
 def set_limit(client: SimClient, most: int) -> None:
