@@ -38,6 +38,17 @@ TxnKey = tuple[int, int, int]
 """(producer id, epoch, txn_seq): what names a transaction, in the store and in every batch it wrote."""
 
 
+def first_seq(term: int) -> int:
+    """The first txn_seq of a coordinator's term. The term is the upper half: a number is never used twice, also where a
+    crash took its transaction's header."""
+    return (term << 32) + 1
+
+
+def term_of(txn_seq: int) -> int:
+    """The coordinator's term in which the transaction began."""
+    return txn_seq >> 32
+
+
 def broker_config(level: str) -> str:
     return BROKER_CONFIGS + level
 

@@ -41,8 +41,7 @@ class OpenTransactions:
         self.forget_member: Callable[[Transaction], None] = lambda _: None
         """Called with a transaction that is aborted by itself, should it be a member of a group."""
         self._count = 0
-        # The term in the upper half: a number is never used twice, also where a crash took its transaction's header.
-        self._next_seq = (term << 32) + 1
+        self._next_seq = keys.first_seq(term)
         self._timer: Timer | None = None
         self._timer_at_ms = 0
 

@@ -343,10 +343,13 @@ class TransactionRecovery:
     def _unknown(self, key: keys.TxnKey, writes: _Writes, held: TransactionalId | None) -> None:
         """Batches of a transaction that nobody remembers: its header was never flushed, so it never committed.
 
-        Its producer, if it is still the holder, must abort: these batches would answer for repeats of them.
+        Its producer, if it is still the holder, must abort: these batches would answer for repeats of them. Unless it
+        has ended this or a later one since: until such batches are settled each start finds them anew, and what the
+        producer's next EndTxn repeats is that end (T5).
         """
         self._result.unknown += 1
-        if held is not None and held.open is None and not held.lost:
+        ended_since = held is not None and held.term > keys.term_of(key[2])
+        if held is not None and held.open is None and not held.lost and not ended_since:
             held.lost = True
             held.note_lost()
             self._batch.append(Put(keys.txid(held.name), held.record()))

@@ -226,6 +226,33 @@ def test_batches_whose_transaction_nobody_remembers_are_aborted() -> None:
     assert read_all(world.client(), "t") == ([b"plain"], 2)
 
 
+@pytest.mark.parametrize("stop", ["kill", "cut_power"])
+def test_what_an_earlier_power_cut_left_says_nothing_of_a_later_end(stop: str) -> None:
+    """First protocol: batches without a header, whose end was answered, are found again until they are settled. The
+    producer has committed since, and must not be told to abort what it asks about again (T5)."""
+    world = world_with_topic(flush_linger_ms=60_000)
+    plain, producer = world.client(), Producer(world.client(), "p", v2=False)
+    producer.init()
+    producer.send("t", {0: [b"lost"]})
+    plain.ask(ApiKey.PRODUCE, 9, **produce_fields("t", {0: batch(b"plain")}))
+    world.cut_power(keep="none")
+    assert world.report.transactions.unknown == 1
+    reconnect(world, producer)
+    assert producer.end() is ErrorCode.invalid_producer_id_mapping
+    assert producer.end(commit=False) is ErrorCode.none
+    producer.sequences.clear()
+    producer.send("t", {0: [b"kept"]})
+    assert producer.end() is ErrorCode.none
+    world.cut_power(keep="none") if stop == "cut_power" else world.kill()
+    assert world.report.transactions.unknown == 1, "not settled yet: the test shows something"
+    reconnect(world, producer)
+    # Nobody can tell a repeat from the next end after a power cut; a kill loses nothing.
+    heard = ErrorCode.producer_fenced if stop == "cut_power" else ErrorCode.none
+    assert producer.end() is heard
+    assert producer.end(commit=False) is (heard or ErrorCode.invalid_txn_state)
+    assert read_all(world.client(), "t")[0] == [b"plain", b"kept"]
+
+
 def test_timeouts_abort_and_fence() -> None:
     world = world_with_topic()
     producer = Producer(world.client(), "p", timeout_ms=2_000)
