@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import logging
 import resource
+import socket
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from typing_extensions import Buffer
 
-from broker.large_reading import CAN_DISCARD, LargeReading, discard
+from broker.large_reading import LargeReading
 from broker.large_requests import LargeRequests
 from broker.node import Node
 from broker.replication.standby import Standby
@@ -29,6 +31,8 @@ LARGE_REQUEST_BYTES = 8 << 20
 DISCARD_FROM_BYTES = 64 << 10
 """Of what will be refused: less is read as all else is."""
 DISCARD_AT_ONCE_BYTES = 256 << 10
+CAN_DISCARD = sys.platform == "linux"
+"""Only there TCP knows what to do with MSG_TRUNC."""
 LATE_MS = 30_000
 """A large request that has been arriving for longer makes room for others where all memory for such is taken: clients
 wait no longer for an answer (Kafka's request.timeout.ms)."""
@@ -44,6 +48,20 @@ def descriptors_for_clients() -> int:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
             soft = hard
     return 1 << 30 if soft == resource.RLIM_INFINITY else max(1, soft - max(KEPT_DESCRIPTORS, soft // 4))
+
+
+def discard(descriptor: int, size: int) -> int:
+    """Take at most so many bytes out of a TCP socket's queue, without a copy: how many.
+
+    0 where there are none, no more will come, or the connection has failed: the event loop finds out which.
+    """
+    borrowed = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, descriptor)
+    try:
+        return len(borrowed.recv(size, socket.MSG_TRUNC | socket.MSG_DONTWAIT))
+    except OSError:
+        return 0
+    finally:
+        borrowed.detach()
 
 
 class ClientProtocol(asyncio.Protocol):

@@ -14,8 +14,16 @@ import pytest
 from support.sim_node import SimNode
 
 from broker.config import Limits
-from broker.large_reading import CAN_DISCARD, REST_MS, LargeReading, discard
-from broker.server import LARGE_REQUEST_BYTES, LATE_MS, READ_AT_ONCE_BYTES, ClientProtocol, Server
+from broker.large_reading import REST_MS, LargeReading
+from broker.server import (
+    CAN_DISCARD,
+    LARGE_REQUEST_BYTES,
+    LATE_MS,
+    READ_AT_ONCE_BYTES,
+    ClientProtocol,
+    Server,
+    discard,
+)
 from wire import codec
 from wire.apis import ApiKey
 from wire.framing import FrameError
