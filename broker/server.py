@@ -6,15 +6,19 @@ import asyncio
 import contextlib
 import logging
 import resource
+import socket
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from typing_extensions import Buffer
 
+from broker.large_reading import LargeReading
 from broker.large_requests import LargeRequests
 from broker.node import Node
 from broker.replication.standby import Standby
 from broker.session import Session
+from wire.framing import FrameError
 
 log = logging.getLogger("sealog")
 
@@ -23,9 +27,15 @@ READ_AT_ONCE_BYTES = 256 << 10
 """A client from whom so much has come is read on in the next turn: the event loop reads a socket for as long as there
 is something in it, eight megabytes and more of a large request, while all others wait."""
 LARGE_REQUEST_BYTES = 8 << 20
-LARGE_REST_MS = 2.0
-"""A request that is larger than that is read on after such a rest: 100 MB/s are enough for one of its kind, and the
-loop is there for the others most of the time."""
+"""A request of which so much has come is read on with rests (`broker.large_reading`)."""
+DISCARD_FROM_BYTES = 64 << 10
+"""Of what will be refused: less is read as all else is."""
+DISCARD_AT_ONCE_BYTES = 256 << 10
+CAN_DISCARD = sys.platform == "linux"
+"""Only there TCP knows what to do with MSG_TRUNC."""
+LATE_MS = 30_000
+"""A large request that has been arriving for longer makes room for others where all memory for such is taken: clients
+wait no longer for an answer (Kafka's request.timeout.ms)."""
 KEPT_DESCRIPTORS = 32
 
 
@@ -38,6 +48,20 @@ def descriptors_for_clients() -> int:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
             soft = hard
     return 1 << 30 if soft == resource.RLIM_INFINITY else max(1, soft - max(KEPT_DESCRIPTORS, soft // 4))
+
+
+def discard(descriptor: int, size: int) -> int:
+    """Take at most so many bytes out of a TCP socket's queue, without a copy: how many.
+
+    0 where there are none, no more will come, or the connection has failed: the event loop finds out which.
+    """
+    borrowed = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, descriptor)
+    try:
+        return len(borrowed.recv(size, socket.MSG_TRUNC | socket.MSG_DONTWAIT))
+    except OSError:
+        return 0
+    finally:
+        borrowed.detach()
 
 
 class ClientProtocol(asyncio.Protocol):
@@ -65,25 +89,43 @@ class ClientProtocol(asyncio.Protocol):
             self,
             name[0] if name else "?",
             on_fault=self._server.count_fault,
-            allocate=self._server.large_requests.allocate,
+            allocate=self._server.allocate_large,
         )
         self._server.joined(self)
 
     def data_received(self, data: bytes) -> None:
         self.session.received(data)
         self._taken_bytes += len(data)
-        if (
-            self._taken_bytes >= READ_AT_ONCE_BYTES
-            and self._wanted
-            and not (self._rests or self.session.closed)
-        ):
+        if not self._wanted or self._rests or self.session.closed:
+            return
+        if self._may_discard:
             self._rests = True
             self._transport.pause_reading()
-            scheduler = self._server.node.scheduler
+            self._server.large_reading.wait(self._discard)
+        elif self._taken_bytes >= READ_AT_ONCE_BYTES:
+            self._rests = True
+            self._transport.pause_reading()
             if self.session.arriving_bytes > LARGE_REQUEST_BYTES:
-                scheduler.call_later(LARGE_REST_MS, self._rested)
+                self._server.large_reading.wait(self._rested)
             else:
-                scheduler.call_soon(self._rested)
+                self._server.node.scheduler.call_soon(self._rested)
+
+    @property
+    def _may_discard(self) -> bool:
+        return CAN_DISCARD and self.session.unwanted_bytes >= DISCARD_FROM_BYTES
+
+    def _discard(self) -> None:
+        """The transport is paused: what will be refused goes past it."""
+        if self._wanted and not self.session.closed:
+            size = min(self.session.unwanted_bytes, DISCARD_AT_ONCE_BYTES)
+            gone = discard(self._transport.get_extra_info("socket").fileno(), size)
+            if gone:
+                self.session.passed_over(gone)
+            # Where less was there the event loop waits for more.
+            if gone == size and self._wanted and not self.session.closed and self._may_discard:
+                self._server.large_reading.wait(self._discard)
+                return
+        self._rested()
 
     def _rested(self) -> None:
         self._rests = False
@@ -141,6 +183,7 @@ class Server:
         self.large_requests = LargeRequests(
             self._soon, node.scheduler.call_later, node.config.limits.large_requests_bytes
         )
+        self.large_reading = LargeReading(node.scheduler.call_later)
         self._clients: set[ClientProtocol] = set()
         self._server: asyncio.Server | None = None
 
@@ -166,6 +209,25 @@ class Server:
         """From any thread."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(callback, *args)
+
+    def allocate_large(self, size_bytes: int) -> memoryview:
+        """Raises FrameError at the limit.
+
+        Where one has long been arriving it is closed, and there is room a moment later: a few clients that send the
+        beginning of a large request, and no more, keep nobody else from sending one.
+        """
+        try:
+            return self.large_requests.allocate(size_bytes)
+        except FrameError:
+            arriving = [
+                (since, client)
+                for client in self._clients
+                if (since := client.session.arriving_since_ms) is not None
+            ]
+            since, oldest = min(arriving, key=lambda one: one[0], default=(0, None))
+            if oldest is not None and self.node.scheduler.monotonic_ms() - since > LATE_MS:
+                oldest.session.close("its request has been arriving for too long, and others want the memory")
+            raise
 
     def count_fault(self) -> None:
         self.faults += 1

@@ -11,6 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
+from uuid import UUID
 
 from typing_extensions import Buffer
 
@@ -18,10 +19,11 @@ from broker.call import Call
 from broker.node import Node
 from broker.read_ahead import ReadAhead
 from broker.replication.standby import Standby
+from broker.topic import Topic
 from wire import codec
 from wire.apis import APIS, ApiKey
 from wire.connection import Connection, ProtocolError, Request
-from wire.framing import Allocate, FrameError, anonymous_memory
+from wire.framing import Allocate, FrameError, LargeFrame, anonymous_memory
 from wire.guard import MalformedRequest
 
 log = logging.getLogger("sealog")
@@ -65,7 +67,10 @@ class Session:
             max_pending_requests=limits.connection_pending_requests,
             pause_bytes=limits.connection_queued_bytes,
             allocate=allocate,
+            most_bytes=self._most_bytes,
         )
+        self._large: LargeFrame | None = None
+        self._large_since_ms = 0
         self._out: list[Buffer] = []
         self._undone: deque[Request] = deque()
         """Taken in, and not begun."""
@@ -85,13 +90,44 @@ class Session:
         """What is here of a request that is not whole yet."""
         return self._connection.buffered_bytes
 
+    @property
+    def arriving_since_ms(self) -> int | None:
+        """When the large request began that has not come to its end; None where there is none. Monotonic."""
+        return self._large_since_ms if self._large is not None else None
+
     def received(self, data: bytes) -> None:
         """Bytes from the peer; they must not change afterwards."""
+        self._take(lambda: self._connection.receive(data))
+
+    @property
+    def unwanted_bytes(self) -> int:
+        """So many bytes, the next ones from the peer, need only be counted (`passed_over`): they will be refused."""
+        return self._connection.unwanted_bytes
+
+    def passed_over(self, size: int) -> None:
+        """So many unwanted bytes have come, and nobody keeps them."""
+        self._take(lambda: self._connection.pass_over(size))
+
+    def _most_bytes(self, topic: str | UUID) -> int:
+        """The size above which a batch for a topic is refused in any case, whatever else is wrong with it."""
+        topics = self._node.topics
+        found = topics.get_by_id(topic) if isinstance(topic, UUID) else topics.get(topic)
+        # Another node leads it, or there is none: so large a batch is not taken, but for one that is made meanwhile.
+        return (
+            found.rules.max_message_bytes if isinstance(found, Topic) else self._node.config.message_max_bytes
+        )
+
+    def _take(self, receive: Callable[[], list[Request]]) -> None:
         try:
-            requests = self._connection.receive(data)
+            requests = receive()
         except (FrameError, ProtocolError) as error:
             self.close(str(error))
             return
+        if self._connection.large_frame is not self._large:
+            self._large, self._large_since_ms = (
+                self._connection.large_frame,
+                self._node.scheduler.monotonic_ms(),
+            )
         self._undone.extend(requests)
         self._work()
         if self._closed:
@@ -121,6 +157,8 @@ class Session:
         self._calls.clear()
         self._out.clear()
         self._undone.clear()
+        self._connection.drop()
+        self._large = None
         self._read_ahead.drop()
 
     def close(self, reason: str) -> None:

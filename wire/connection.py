@@ -16,8 +16,9 @@ from typing import Final
 
 from typing_extensions import Buffer
 
-from wire.framing import LENGTH_SIZE, Allocate, FrameReader, anonymous_memory
+from wire.framing import LENGTH_SIZE, Allocate, FrameReader, LargeFrame, anonymous_memory
 from wire.header import ProtocolError, check_large_request, parse_request_header
+from wire.oversized_records import MostBytes, OversizedRecords
 
 __all__ = ("Connection", "ProtocolError", "Request", "RequestState")
 
@@ -26,6 +27,11 @@ DEFAULT_MAX_PENDING_REQUESTS: Final = 256
 DEFAULT_PAUSE_BYTES: Final = 8 * 1024 * 1024
 
 _NO_BODY: Final = memoryview(b"")
+
+
+def all_of_it(_: object) -> int:
+    """For `most_bytes`: a batch of any size."""
+    return DEFAULT_MAX_FRAME_BYTES
 
 
 class RequestState(Enum):
@@ -97,14 +103,19 @@ class Connection:
         pause_bytes: int = DEFAULT_PAUSE_BYTES,
         resume_bytes: int | None = None,
         allocate: Allocate = anonymous_memory,
+        most_bytes: MostBytes = all_of_it,
     ) -> None:
-        """Limits for one peer; `allocate` gives memory for its large requests.
+        """Limits for one peer; `allocate` gives memory for its large requests; of records of more than
+        `most_bytes`, which will be refused, only the beginning is kept.
 
         `should_pause` holds above `pause_bytes` or from `max_pending_requests` on; `may_resume` once both are
         at half (or at `resume_bytes`). A frame still arriving does not count: one larger than `pause_bytes`
         gets through.
         """
         self._reader = FrameReader(max_frame_bytes, allocate)
+        self._most_bytes = most_bytes
+        self._oversized: OversizedRecords | None = None
+        """Looks through the large frame that is arriving."""
         self._pending: deque[Request] = deque()
         self._next_correlation = 0
         self._request_bytes = 0
@@ -160,8 +171,39 @@ class Connection:
         Raises FrameError for an impossible length, ProtocolError for an unknown API or version or for a bad
         header: for a large request as soon as its beginning is here.
         """
+        return self._taken(self._reader.feed(data))
+
+    @property
+    def large_frame(self) -> LargeFrame | None:
+        """The large request that is arriving."""
+        return self._reader.large
+
+    @property
+    def unwanted_bytes(self) -> int:
+        """The next bytes from the peer that nobody will look at. They may be handed to `receive`, or only counted."""
+        large = self._reader.large
+        return 0 if large is None else large.unwanted_bytes
+
+    def pass_over(self, size: int) -> list[Request]:
+        """So many unwanted bytes have come, and are gone; the request they complete. Raises as `receive` does."""
+        return self._taken(self._reader.pass_over(size))
+
+    def drop(self) -> None:
+        """The connection has ended: let go of what is here of a request. Nothing is taken any more."""
+        self._reader.drop()
+        self._oversized = None
+
+    def _taken(self, frames: list[memoryview]) -> list[Request]:
+        large = self._reader.large
+        if large is None:
+            self._oversized = None
+        else:
+            check_large_request(large)
+            if self._oversized is None or self._oversized.frame is not large:
+                self._oversized = OversizedRecords(large, self._most_bytes)
+            self._oversized.look()
         requests = []
-        for frame in self._reader.feed(data):
+        for frame in frames:
             header = parse_request_header(frame)
             request = Request(
                 self._next_correlation,
@@ -177,8 +219,6 @@ class Connection:
             self._request_bytes += request.size_bytes
             self._pending.append(request)
             requests.append(request)
-        if self._reader.large is not None:
-            check_large_request(self._reader.large)
         return requests
 
     def complete(self, request: Request, buffers: Sequence[Buffer] | None) -> list[Buffer]:

@@ -88,6 +88,25 @@ class FrameReader:
             self._prefix += bytes(view[position:])
         return frames
 
+    def pass_over(self, size: int) -> list[memoryview]:
+        """So many unwanted bytes of the large frame have come: the frame, where they were its last."""
+        if self._large is None:
+            raise ValueError("no large frame is arriving")
+        self._large.pass_over(size)
+        return self._whole()
+
+    def drop(self) -> None:
+        """Let go of what is here of a frame. Nothing is taken any more."""
+        self._broken = True
+        self._prefix, self._frame, self._large = b"", None, None
+
+    def _whole(self) -> list[memoryview]:
+        """The large frame if it is."""
+        if self._large is None or not self._large.is_whole:
+            return []
+        frame, self._large = self._large.view.toreadonly(), None
+        return [frame]
+
     def _begin(self, length: int) -> None:
         self._length = length
         if length <= LARGE_FRAME_BYTES:
@@ -110,9 +129,7 @@ class FrameReader:
             self._prefix = b""
         if self._large is not None:
             position += self._large.take(view[position:])
-            if self._large.is_whole:
-                frames.append(self._large.view.toreadonly())
-                self._large = None
+            frames += self._whole()
             return position
         frame = self._frame
         assert frame is not None
@@ -134,25 +151,56 @@ class FrameReader:
 
 
 class LargeFrame:
-    """A frame in memory of its own, which its bytes fill one after the other."""
+    """A frame in memory of its own, which its bytes fill one after the other.
 
-    __slots__ = ("_filled", "view")
+    What nobody will look at is left out as it comes: its memory is never written to, so it never becomes real, and
+    reads as zeros.
+    """
+
+    __slots__ = ("_filled", "_left_out_from", "_left_out_to", "view")
 
     def __init__(self, view: memoryview) -> None:
         self.view = view
         self._filled = 0
+        self._left_out_from = self._left_out_to = 0
 
     def __len__(self) -> int:
-        """The bytes that are here."""
+        """The bytes that are here, those left out included."""
         return self._filled
 
     @property
     def is_whole(self) -> bool:
         return self._filled == len(self.view)
 
+    def leave_out(self, start: int, stop: int) -> None:
+        """From now on, of what has not come. One part at a time: this one comes to its end before the next is named."""
+        self._left_out_from, self._left_out_to = start, min(stop, len(self.view))
+
+    @property
+    def unwanted_bytes(self) -> int:
+        """So many bytes, the next ones, are left out."""
+        return max(0, self._left_out_to - self._filled) if self._filled >= self._left_out_from else 0
+
+    def pass_over(self, size: int) -> None:
+        """So many of the unwanted bytes have come."""
+        if not 0 <= size <= self.unwanted_bytes:
+            raise ValueError(f"{size} bytes passed over of {self.unwanted_bytes} that are left out")
+        self._filled += size
+
     def take(self, data: memoryview) -> int:
         """How many bytes of `data` are its own."""
         size = min(len(data), len(self.view) - self._filled)
-        self.view[self._filled : self._filled + size] = data[:size]
-        self._filled += size
+        taken = 0
+        while taken < size:
+            unwanted = min(self.unwanted_bytes, size - taken)
+            if unwanted:
+                self._filled += unwanted
+                taken += unwanted
+                continue
+            kept = size - taken
+            if self._filled < self._left_out_from:
+                kept = min(kept, self._left_out_from - self._filled)
+            self.view[self._filled : self._filled + kept] = data[taken : taken + kept]
+            self._filled += kept
+            taken += kept
         return size

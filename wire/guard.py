@@ -1,9 +1,10 @@
 """A walk over a message before it is decoded, which makes decoding safe on hostile bytes.
 
 Guarantee: a message that its guard passed has no array count that its own bytes could not back, at most
-`MAX_ITEMS` array items and tagged fields in all, and ends where its body ends; nothing was allocated to find
-that out; nor has it null for an array that may not be null. kio's native reader trusts counts (a count of 2^34 aborts
-the process) and refuses tagged fields it does not know, which KIP-482 wants ignored; so those are cut out here.
+`MAX_ITEMS` (a response: `MAX_RESPONSE_ITEMS`) array items and tagged fields in all, and ends where its body ends;
+nothing was allocated to find that out; nor has it null for an array that may not be null. kio's native reader trusts
+counts (a count of 2^34 aborts the process) and refuses tagged fields it does not know, which KIP-482 wants ignored; so
+those are cut out here.
 
 The walk is compiled once per message class into closures. Lengths and counts are all it looks at; whether
 values make sense is left to the decoder.
@@ -17,11 +18,16 @@ from dataclasses import replace
 from functools import cache
 from typing import Any, Final
 
+from kio.static.constants import EntityType
+
 from wire.packing import VarintTooLong, pack_unsigned_varint, read_unsigned_varint
 from wire.schema import EntityClass, FieldSchema, fields_of
 
-MAX_ITEMS: Final = 250_000
-"""Array items and tagged fields in one message: an item of three bytes decodes to an object of a hundred."""
+MAX_ITEMS: Final = 60_000
+"""Array items and tagged fields in one request: an item of three bytes decodes to an object of a hundred, and is worked
+on in the turn in which it came. A request about each of 20,000 partitions of as many topics has 40,000."""
+MAX_RESPONSE_ITEMS: Final = 250_000
+"""The same in a response, which tools read."""
 
 Body = bytes | memoryview
 """A message's bytes, read-only: kio takes no others."""
@@ -57,8 +63,8 @@ class _State:
 
     __slots__ = ("cuts", "items_left", "lifted")
 
-    def __init__(self, lifted: list[Body] | None = None) -> None:
-        self.items_left = MAX_ITEMS
+    def __init__(self, lifted: list[Body] | None = None, *, response: bool = False) -> None:
+        self.items_left = MAX_RESPONSE_ITEMS if response else MAX_ITEMS
         self.lifted = lifted
         """Where records are to be left out of the message, and kept as views of it: those so far, in order."""
         self.cuts: list[tuple[int, int, bytes]] = []
@@ -77,7 +83,8 @@ Guard = Callable[[Body], Body]
 def guard_for(entity: EntityClass) -> Guard:
     """The guard of one message class. It raises MalformedRequest."""
     guard = _guard(entity)
-    return lambda body: guard(body, _State())
+    response = getattr(entity, "__type__", None) is EntityType.response
+    return lambda body: guard(body, _State(response=response))
 
 
 @cache

@@ -34,6 +34,10 @@ ZSTD_VERSION = 7
 TOPIC_ID_VERSION = 13
 TURN_BYTES = 1 << 20
 """How much of a large request is appended in one turn of the loop, the batch that goes beyond it included."""
+MANY_PARTITIONS = 500
+"""From here on a request takes turns, too, whatever is in it."""
+PARTITION_BYTES = 4 << 10
+"""What looking at a partition counts for beside the bytes of its batch: it takes about as long as to append so many."""
 _OF_THE_LOG = frozenset(
     {
         ErrorCode.out_of_order_sequence_number,
@@ -90,7 +94,10 @@ def handle(node: Node, call: Call, request: Any) -> None:
         _answer_all(call, request, ErrorCode.invalid_required_acks)
         return
     state = _Produce(call, request, node.scheduler.now_ms(), cluster_view.of(node))
-    if call.size_bytes > LARGE_FRAME_BYTES:
+    if call.size_bytes > LARGE_FRAME_BYTES or (
+        call.size_bytes > 8 * MANY_PARTITIONS
+        and sum(len(data.partition_data) for data in request.topic_data) > MANY_PARTITIONS
+    ):
         _take(node, state, _one_by_one(node, state, request.topic_data))
         return
     by_id = call.version >= TOPIC_ID_VERSION
@@ -123,7 +130,7 @@ def _take(node: Node, state: _Produce, parts: Iterator[int]) -> None:
 
 
 def _one_by_one(node: Node, state: _Produce, topic_data: Any) -> Iterator[int]:
-    """Append the batches, and say how large each was."""
+    """Append the batches, and say how much of a turn each took, in bytes."""
     by_id = state.call.version >= TOPIC_ID_VERSION
     for data in topic_data:
         results: list[ProducePartitionResult] = []
@@ -133,7 +140,7 @@ def _one_by_one(node: Node, state: _Produce, topic_data: Any) -> Iterator[int]:
         for part in data.partition_data:
             topic = node.topics.get_by_id(data.topic_id) if by_id else node.topics.get(data.name)
             results.append(_append(node, state, topic, part, by_id=by_id))
-            yield len(part.records or b"")
+            yield PARTITION_BYTES + len(part.records or b"")
 
 
 def _finish(node: Node, state: _Produce) -> None:

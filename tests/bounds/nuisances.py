@@ -6,6 +6,7 @@ import contextlib
 import os
 import socket
 import struct
+import threading
 from collections.abc import Callable
 from multiprocessing.synchronize import Event
 
@@ -122,6 +123,35 @@ def large_batches(address: str, stop: Event) -> None:
                 raise AssertionError(f"answered with {error}")
 
 
+def many_large_batches(address: str, stop: Event) -> None:
+    """Twenty of those at once; a connection that is closed, since there are too many, comes again."""
+
+    def one() -> None:
+        while not stop.is_set():
+            with contextlib.suppress(OSError, ConnectionClosed):
+                large_batches(address, stop)
+            stop.wait(BACKOFF_S)
+
+    threads = [threading.Thread(target=one, daemon=True) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def dripping_batches(address: str, stop: Event) -> None:
+    """Twenty connections, each with a batch of 100 MB that will be refused, of which a kilobyte comes every 10 ms."""
+    opened = [RawKafka(address) for _ in range(20)]
+    for raw in opened:
+        head, size = produce_of_one_batch(LARGE_BYTES // 2)
+        raw.send_bytes(head + struct.pack(">qiib", 0, size - 12, -1, 2))
+    while not stop.wait(0.01):
+        for raw in opened:
+            raw.send_bytes(PIECE[:1024])
+    for raw in opened:
+        raw.close()
+
+
 def large_produces(address: str, stop: Event) -> None:
     """Each a produce of 100 batches of a megabyte, which are taken."""
     with RawKafka(address, timeout_s=60) as raw:
@@ -147,8 +177,12 @@ NUISANCES: dict[str, Nuisance] = {
     "ids without end, transactions never ended": many_ids,
     "requests of 100 MB": large_requests,
     "batches of 100 MB": large_batches,
+    "20 with batches of 100 MB": many_large_batches,
+    "20 batches that drip": dripping_batches,
     "produces of 100 batches": large_produces,
 }
+LARGE = tuple(NUISANCES)[4:]
+"""Those with large requests."""
 
 
 def misbehave(nuisance: Nuisance, address: str, stop: Event) -> None:

@@ -287,6 +287,27 @@ def test_a_batch_of_100_mb_is_too_large(broker: BrokerProcess) -> None:
         assert raw.produce("t", {0: batch([b"x"])})[0].error_code is OK
 
 
+def test_batches_that_will_be_refused_take_no_memory(broker: BrokerProcess) -> None:
+    """Five at once, of which 20 MB each have come: others write meanwhile, and each hears in the end what it should."""
+    before = rss_bytes(broker)
+    opened = [RawKafka(broker.address, timeout_s=60) for _ in range(5)]
+    piece = bytes(4 * MIB)
+    for raw in opened:
+        head, size = produce_of_one_batch(24 * MIB)
+        raw.send_bytes(head + struct.pack(">qiib", 0, size - 12, -1, 2))
+    for _ in range(5):
+        for raw in opened:
+            raw.send_bytes(piece)
+        with RawKafka(broker.address) as other:
+            assert other.produce("others", {0: batch([b"x"])})[0].error_code is OK
+    assert rss_bytes(broker) - before < 32 * MIB
+    for raw in opened:
+        left = size - 17 - 5 * len(piece)
+        raw.send_bytes(piece[:left])
+        assert struct.unpack_from(">h", raw.read_frame(), 4 + 4 + 3 + 4 + 4)[0] == ErrorCode.message_too_large
+        raw.close()
+
+
 def test_100_batches_of_a_megabyte_are_taken(broker: BrokerProcess) -> None:
     with RawKafka(broker.address, timeout_s=60) as raw:
         raw.create_topic("many", 100)
