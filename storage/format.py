@@ -6,6 +6,7 @@ file nor an entry quoted inside a record's value can be taken for one. All integ
 
     header block    4096 bytes: identity of the file, CRC in the last 4
     entries         32-byte entry header, then the Kafka record batch, without gaps
+    bare entries    (replicated ranges) the same header with a flag, then what the range's group says to itself
     zeros           the preallocated rest                      (ACTIVE)
     footer          end mark, index blobs, producers, summary, trailer   (SEALED; the trailer ends the file)
 
@@ -27,6 +28,9 @@ from crc32c import crc32c
 from typing_extensions import Buffer
 
 FORMAT_VERSION: Final = 1
+NUMBERED_VERSION: Final = 2
+"""Of a replicated range's segments, which number their entries and have bare ones among them. Version 1 is written
+where there are none, so that nothing changed for files of a broker on its own."""
 HEADER_BLOCK_BYTES: Final = 4096
 ENTRY_HEADER_BYTES: Final = 32
 BATCH_PREFIX_BYTES: Final = 21
@@ -34,6 +38,11 @@ BATCH_PREFIX_BYTES: Final = 21
 GUARDED_BYTES: Final = ENTRY_HEADER_BYTES + BATCH_PREFIX_BYTES
 TRAILER_BYTES: Final = 64
 END_FLAG: Final = 1
+NOOP_FLAG: Final = 2
+MEMBERS_FLAG: Final = 4
+ROLL_FLAG: Final = 8
+BARE_FLAGS: Final = frozenset({NOOP_FLAG, MEMBERS_FLAG, ROLL_FLAG})
+"""Entries of no partition: no offset is spent on them (D5), and whoever reads batches passes over them."""
 ENTRY_MAGIC: Final = 0xE5A7
 SEGMENT_SUFFIX: Final = ".seg"
 CHECKPOINT_SUFFIX: Final = ".ckpt"
@@ -41,6 +50,7 @@ SETTLED_SUFFIX: Final = ".settled"
 TEMPORARY_SUFFIX: Final = ".tmp"
 LOG_STARTS_NAME: Final = "log-starts"
 MAX_PARENTS: Final = 256
+MAX_MEMBERS_BYTES: Final = 512
 
 _SEGMENT_MAGIC: Final = b"SEALOGSG"
 _TRAILER_MAGIC: Final = b"SEALOGFT"
@@ -48,7 +58,12 @@ _CHECKPOINT_MAGIC: Final = b"SEALOGCP"
 
 # magic, version, number of parents, topic id, segment id, first, last, term, created_ms, generation
 _HEADER: Final = struct.Struct(">8sHH16sQIIIQI")
+# first index, term of the entry before it, size of the members; the members follow
+_NUMBERED: Final = struct.Struct(">QQH")
+_NUMBERED_AT: Final = 3072
 _CRC: Final = struct.Struct(">I")
+# CRC of the payload, its size; the payload follows, and zeros up to the size of a batch's prefix
+_BARE: Final = struct.Struct(">II")
 # magic, version, salt, footer position, summary position, summary size, summary CRC
 _TRAILER: Final = struct.Struct(">8sH2xIIIII")
 # magic, version, salt, body size, body CRC
@@ -81,6 +96,17 @@ class UnknownFormat(CorruptLog):
     """A file of a format version that this program does not read."""
 
 
+class Numbered(NamedTuple):
+    """Where a segment of a replicated range stands in its log (docs/raft.md, section 7)."""
+
+    first_index: int
+    """Of its first entry, counted from 1 on in the range's chain."""
+    previous_term: int
+    """Of the entry before that; 0 where there is none."""
+    members: bytes
+    """The group's members as of that place, as the group encodes them."""
+
+
 class HeaderBlock(NamedTuple):
     """Who a segment file is. `salt` is the block's CRC, which binds every entry to this file."""
 
@@ -94,6 +120,8 @@ class HeaderBlock(NamedTuple):
     generation: int
     """How often it was rewritten by compaction. 0: as its range wrote it, without gaps between batches."""
     salt: int
+    numbered: Numbered | None = None
+    """None: the file is of a range that is not replicated, or was written by compaction."""
 
 
 def segment_name(segment_id: int, generation: int = 0) -> str:
@@ -143,15 +171,18 @@ def encode_header_block(
     created_ms: int,
     parents: tuple[int, ...],
     generation: int = 0,
+    numbered: Numbered | None = None,
 ) -> bytes:
     if len(parents) > MAX_PARENTS:
         raise ValueError(f"a segment has at most {MAX_PARENTS} parents")
+    if numbered is not None and len(numbered.members) > MAX_MEMBERS_BYTES:
+        raise ValueError(f"a group's members take at most {MAX_MEMBERS_BYTES} bytes")
     block = bytearray(HEADER_BLOCK_BYTES)
     _HEADER.pack_into(
         block,
         0,
         _SEGMENT_MAGIC,
-        FORMAT_VERSION,
+        FORMAT_VERSION if numbered is None else NUMBERED_VERSION,
         len(parents),
         topic_id.bytes,
         segment_id,
@@ -162,6 +193,11 @@ def encode_header_block(
         generation,
     )
     struct.pack_into(f">{len(parents)}Q", block, _HEADER.size, *parents)
+    if numbered is not None:
+        first_index, previous_term, members = numbered
+        _NUMBERED.pack_into(block, _NUMBERED_AT, first_index, previous_term, len(members))
+        members_at = _NUMBERED_AT + _NUMBERED.size
+        block[members_at : members_at + len(members)] = members
     _CRC.pack_into(block, HEADER_BLOCK_BYTES - 4, crc32c(memoryview(block)[:-4]))
     return bytes(block)
 
@@ -177,9 +213,9 @@ def decode_header_block(block: bytes, path: str) -> HeaderBlock:
     if crc32c(memoryview(block)[: HEADER_BLOCK_BYTES - 4]) != salt:
         raise CorruptLog(path, 0, "the header block is damaged")
     (version,) = struct.unpack_from(">H", block, 8)
-    if version != FORMAT_VERSION:
+    if version not in (FORMAT_VERSION, NUMBERED_VERSION):
         raise UnknownFormat(
-            path, 0, f"format version {version} is unknown, this program reads {FORMAT_VERSION}"
+            path, 0, f"format version {version} is unknown, this program reads {NUMBERED_VERSION}"
         )
     # fmt: off
     (
@@ -187,9 +223,18 @@ def decode_header_block(block: bytes, path: str) -> HeaderBlock:
     ) = _HEADER.unpack_from(block, 0)
     # fmt: on
     parents = struct.unpack_from(f">{min(parent_count, MAX_PARENTS)}Q", block, _HEADER.size)
+    numbered = _decode_numbered(block) if version == NUMBERED_VERSION else None
+    # fmt: off
     return HeaderBlock(
-        uuid.UUID(bytes=topic), segment_id, first, last, term, created_ms, parents, generation, salt
+        uuid.UUID(bytes=topic), segment_id, first, last, term, created_ms, parents, generation, salt, numbered,
     )
+    # fmt: on
+
+
+def _decode_numbered(block: bytes) -> Numbered:
+    first_index, previous_term, size = _NUMBERED.unpack_from(block, _NUMBERED_AT)
+    members_at = _NUMBERED_AT + _NUMBERED.size
+    return Numbered(first_index, previous_term, block[members_at : members_at + size])
 
 
 def entry_is_valid(guarded: memoryview, salt: int, position: int) -> bool:
@@ -202,6 +247,31 @@ def encode_end_mark(salt: int, position: int) -> bytes:
     """The entry that ends a file at `position`; everything below is durable when it is written."""
     guarded = pack_entry_body(ENTRY_MAGIC, END_FLAG, 0, 0, 0, 0, position) + bytes(BATCH_PREFIX_BYTES)
     return pack_crc(crc32c(guarded, salt ^ position)) + guarded
+
+
+def encode_bare(flag: int, payload: bytes, term: int, claim: int, salt: int, position: int) -> bytes:
+    """An entry of no partition, whole: header and body."""
+    body = _BARE.pack(crc32c(payload), len(payload)) + payload
+    body += bytes(max(0, BATCH_PREFIX_BYTES - len(body)))
+    header = pack_entry_body(ENTRY_MAGIC, flag, len(body), 0, term, 0, claim)
+    crc = pack_crc(crc32c(header + body[:BATCH_PREFIX_BYTES], salt ^ position))
+    return crc + header + body
+
+
+def bare_size(payload: bytes) -> int:
+    """Of the whole entry."""
+    return ENTRY_HEADER_BYTES + max(BATCH_PREFIX_BYTES, _BARE.size + len(payload))
+
+
+def decode_bare(body: Buffer) -> bytes | None:
+    """The payload; None where it is damaged."""
+    view = memoryview(body)
+    if len(view) < BATCH_PREFIX_BYTES:
+        return None
+    crc, size = _BARE.unpack_from(view)
+    payload = bytes(view[_BARE.size : _BARE.size + size])
+    whole = len(payload) == size and len(view) == max(BATCH_PREFIX_BYTES, _BARE.size + size)
+    return payload if whole and crc32c(payload) == crc else None
 
 
 class Trailer(NamedTuple):

@@ -12,11 +12,13 @@ from typing import Final, NamedTuple
 
 from storage.disk import File
 from storage.format import (
+    BARE_FLAGS,
     END_FLAG,
     ENTRY,
     ENTRY_HEADER_BYTES,
     ENTRY_MAGIC,
     GUARDED_BYTES,
+    decode_bare,
     encode_end_mark,
     entry_is_valid,
 )
@@ -40,6 +42,21 @@ class ScannedEntry(NamedTuple):
     """What the writer knew to be durable in this file; 0 says: not even all of the parents."""
     size: int
     header: BatchHeader
+
+    @property
+    def end(self) -> int:
+        return self.position + ENTRY_HEADER_BYTES + self.size
+
+
+class BareEntry(NamedTuple):
+    """An entry of no partition (replicated ranges). `size` is that of its body, without the entry's header."""
+
+    position: int
+    flag: int
+    term: int
+    durable: int
+    size: int
+    payload: bytes
 
     @property
     def end(self) -> int:
@@ -78,6 +95,12 @@ class Scanner:
         self._chunk_at = position
 
     def __iter__(self) -> Iterator[ScannedEntry]:
+        for entry in self.all():
+            if isinstance(entry, ScannedEntry):
+                yield entry
+
+    def all(self) -> Iterator[ScannedEntry | BareEntry]:
+        """With those of no partition."""
         while (entry := self._next()) is not None:
             yield entry
             self.position = entry.end
@@ -92,13 +115,19 @@ class Scanner:
             start = 0
         return self._chunk[start : start + size]
 
-    def _next(self) -> ScannedEntry | None:
+    def _next(self) -> ScannedEntry | BareEntry | None:
         position = self.position
         guarded = self._bytes(position, GUARDED_BYTES)
         if len(guarded) < GUARDED_BYTES or not entry_is_valid(guarded, self._salt, position):
             self.reason = "no valid entry header"
             return None
         _, _, flags, size, partition, term, txn_seq, durable = ENTRY.unpack_from(guarded, 0)
+        if flags in BARE_FLAGS:
+            payload = decode_bare(self._bytes(position + ENTRY_HEADER_BYTES, size))
+            if payload is None:
+                self.reason = "an entry of no partition is damaged"
+                return None
+            return BareEntry(position, flags, term, durable, size, payload)
         if flags:
             self.ended = flags == END_FLAG
             self.reason = f"an entry with flags {flags}"
