@@ -11,7 +11,7 @@ import sys
 from array import array
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from crc32c import crc32c
 
@@ -20,9 +20,22 @@ from storage.format import HEADER_BLOCK_BYTES, CorruptLog, Numbered
 PLACE_EVERY_BYTES: Final = 64 << 10
 
 
+class EntryLike(Protocol):
+    """An entry of a range's log as its group hands it in, as `raftish.entries.Entry` is. `kind`: one of those below."""
+
+    @property
+    def term(self) -> int: ...
+    @property
+    def index(self) -> int: ...
+    @property
+    def kind(self) -> int: ...
+    @property
+    def payload(self) -> bytes: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An entry of a range's log as its group sees it. `kind` is one of those below."""
+    """As it is read again."""
 
     term: int
     index: int

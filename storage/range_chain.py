@@ -187,13 +187,21 @@ class RangeChain(RangeReader):
         self._predecessors = []
         self.flush_ms += (self._scheduler.monotonic_ms() - self._flush_began_ms - self.flush_ms) / 8
         callbacks = self._flusher.round_done()
-        self._checkpointer.flushed()
+        self._write_checkpoint()
         self._roller.proceed()
         self._flusher.proceed()
         try:
             self._tell_progress(round_.ends)
         finally:
             tell_all(self._scheduler, callbacks, None)
+
+    def _write_checkpoint(self) -> None:
+        """The flush that covers what was captured is done."""
+        self._checkpointer.flushed()
+
+    def _may_checkpoint(self) -> bool:
+        """Whether all that was written can stay."""
+        return True
 
     def _tell_progress(self, ends: dict[PartitionLog, int]) -> None:
         if ends and self._hooks.on_progress is not None:
@@ -337,7 +345,8 @@ class RangeChain(RangeReader):
         for log, end_offset in ends.items():
             log.high_watermark = end_offset
         unchecked = self._active.end - self._checkpointer.position
-        if self._state == "OPEN" and unchecked >= self.config.close_checkpoint_bytes:
+        large = unchecked >= self.config.close_checkpoint_bytes
+        if self._state == "OPEN" and large and self._may_checkpoint():
             packed = checkpoint.capture(self._active, self._partitions)
             with contextlib.suppress(OSError):
                 checkpoint.write_now(self._disk, self.directory, self._active, packed)

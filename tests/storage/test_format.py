@@ -68,7 +68,7 @@ def test_unknown_version_is_told_from_damage() -> None:
     block = bytearray(encode_header_block(TOPIC, 1, 0, 3, 2, 5, ()))
     block[8:10] = (3).to_bytes(2, "big")
     block[-4:] = crc32c(bytes(block[:-4])).to_bytes(4, "big")
-    with pytest.raises(UnknownFormat, match="format version 2 is unknown, this program reads 1"):
+    with pytest.raises(UnknownFormat, match="format version 3 is unknown, this program reads 2"):
         decode_header_block(bytes(block), "x")
 
 
