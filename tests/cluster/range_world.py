@@ -102,6 +102,7 @@ class Node:
         self.host = None
         self.range = None
         self.flush_ms = 3.0
+        self.heard = []
 
     @property
     def replica(self):
@@ -198,6 +199,7 @@ class World:
         node.disk.flush_delay_ms = lambda path: node.flush_ms * self.rng.random() * 2
         hard_states = FileHardStates(node.disk, clock, "hard-states")
         replica, _ = self.open(node, clock)
+        replica._drop_child = self._counted(replica._drop_child)
         hard_state = hard_states.found.get(GROUP, HardState(0, None))
         self._recovered(node, replica, hard_state)
         node.host = Host(
@@ -210,14 +212,26 @@ class World:
         group = node.range.join(node.host, GROUP, hard_state)
         self._watch(node, group.raft)
 
+    def _counted(self, drop_child):
+        def counted(rolled):
+            self.counts["rolls undone"] += 1
+            drop_child(rolled)
+
+        return counted
+
     def _watch(self, node, raft):
         take_output, persisted = raft.take_output, raft.persisted
+        node.heard.clear()
 
         def taken():
             output = take_output()
             if output.truncate_from is not None:
                 self.counts["truncations"] += 1
             self.checker.output(node.name, raft, output, node.clock.monotonic_ms())
+            # What it answered in this turn may have been answered before it heard the last of this.
+            for heard in node.heard:
+                self.checker.delivered(*heard)
+            node.heard.clear()
             if output.seq:
                 node.device.pending.append(output)
             return output
@@ -237,8 +251,10 @@ class World:
         found = []
         index = 1
         while index <= replica.last_index:
-            for stored in replica.entries(index, replica.last_index, 500):
-                found.append(Entry(stored.term, stored.index, stored.kind, stored.payload))
+            found += [
+                Entry(stored.term, stored.index, stored.kind, stored.payload)
+                for stored in replica.entries(index, replica.last_index, 500)
+            ]
             index = found[-1].index + 1
         states = [list(device.entries)]
         sure = len(device.entries)
@@ -299,7 +315,7 @@ class World:
             node.clock.call_soon(self._deliver, node, message)
 
     def _deliver(self, node, message):
-        self.checker.delivered(message, node.raft.term, node.clock.monotonic_ms())
+        node.heard.append((message, node.raft.term, node.clock.monotonic_ms()))
         node.host.received(GROUP, message)
 
     # Readers.
