@@ -10,7 +10,7 @@ import random
 import uuid
 from typing import Any
 
-from support.sim_disk import SimDisk
+from support.sim_disk import PowerCut, SimDisk
 from support.sim_loop import SimScheduler
 
 from storage.layout import LogConfig, RangeHooks, RangeIdentity
@@ -145,7 +145,7 @@ class ReplicaWorld:
         self.commit = 0
         self.term = 1
         self.segment_id = 1
-        self.counts = {"cuts": 0, "rolls undone": 0, "recoveries": 0, "sealed": 0}
+        self.counts = {"cuts": 0, "rolls undone": 0, "recoveries": 0, "sealed": 0, "cut in the middle": 0}
         self.replica = create(self.disk, self.scheduler)
 
     def step(self) -> None:
@@ -174,8 +174,18 @@ class ReplicaWorld:
         first = len(model.entries)
         for _ in range(rng.choice((1, 1, 2, 4))):
             model.entries = [*model.entries, self._entry(len(model.entries) + 1)]
-        self.replica.write(cut, model.entries[first:])
         self.states.append(model.entries)
+        dies = rng.random() < (0.25 if cut else 0.03)
+        if dies:
+            self.disk.stop_after(rng.randint(1, 8))
+        try:
+            self.replica.write(cut, model.entries[first:])
+        except PowerCut:
+            self.counts["cut in the middle"] += 1
+            self.power_cut()
+            return
+        if dies:
+            self.disk.stop_after(1 << 60)
         known = len(self.states)
 
         def durable(error: Exception | None) -> None:
@@ -242,9 +252,8 @@ class ReplicaWorld:
         replica = self.replica
         ends, epochs, producers = self.model.read()
         assert replica.last_index == len(self.model.entries)
-        for index in (1, self.commit, replica.last_index):
-            wanted = self.model.entries[index - 1].term if index else 0
-            assert index == 0 or not self.model.entries or replica.term_at(index) == wanted
+        for index, entry in enumerate(self.model.entries, 1):
+            assert replica.term_at(index) == entry.term
         committed, _, _ = Model(self.model.entries[: self.commit]).read()
         for partition in range(PARTITIONS):
             log = replica.partition(partition)
