@@ -7,6 +7,7 @@ from typing import Any
 
 from typing_extensions import Buffer
 
+from broker.read_ahead import ReadAhead
 from wire import codec
 
 Deliver = Callable[[Sequence[Buffer] | None], None]
@@ -24,6 +25,9 @@ class Call:
         "client_id",
         "correlation_id",
         "disconnect",
+        "next_step",
+        "read_ahead",
+        "size_bytes",
         "version",
     )
 
@@ -36,6 +40,8 @@ class Call:
         client_host: str,
         deliver: Deliver,
         disconnect: Callable[[str], None],
+        size_bytes: int = 0,
+        read_ahead: ReadAhead | None = None,
     ) -> None:
         self.api_key = api_key
         self.version = version
@@ -48,6 +54,13 @@ class Call:
         self._deliver = deliver
         self.disconnect = disconnect
         """Close the client's connection, for the reason given: where the protocol has no other answer."""
+        self.size_bytes = size_bytes
+        """What the request took on the wire."""
+        self.next_step: Callable[[], None] | None = None
+        """Set by a handler that goes on in another turn of the loop. The connection's next request waits until a step
+        sets none; of a connection that is lost meanwhile no further step is taken."""
+        self.read_ahead = read_ahead
+        """The connection's, where there is one."""
 
     def build(self, name: str, /, **fields: Any) -> Any:
         """An entity nested in this call's response, in its version."""

@@ -27,6 +27,8 @@ class Limits(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
 
     connections: Positive = 4_000
     request_bytes: Positive = 100 * MIB
+    large_requests_bytes: Positive = 1024 * MIB
+    """Of all requests of more than 4 MiB that arrive or are worked on together; the one above it is not read."""
     connection_queued_bytes: Positive = 16 * MIB
     """Requests taken in and answers not yet sent, per connection; above it the socket is not read."""
     connection_pending_requests: Positive = 1_000
@@ -34,6 +36,8 @@ class Limits(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
     fetch_answer_bytes: Positive = 4 * MIB
     """Where a fetch's answer ends though its client would take more, unless `fetch.min.bytes` asks for it: what passes
     through memory in small pieces stays in the processor's caches, and the next fetch brings the rest."""
+    read_ahead_bytes: NotNegative = 64 * MIB
+    """What is read, for all clients together, before they ask for it."""
     partitions: Positive = 20_000
     partitions_per_topic: Positive = 10_000
     open_transactions: Positive = 20_000

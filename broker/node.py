@@ -27,6 +27,7 @@ from broker.layout_load import LayoutBalancer
 from broker.layout_policy import Decision, Policy
 from broker.log_start_files import LogStartFiles
 from broker.offset_expiry import OffsetExpiry
+from broker.read_ahead import Budget
 from broker.removals import Removals
 from broker.retention import Retention
 from broker.settled_files import SettledFiles
@@ -87,6 +88,7 @@ class Node:
         self.config = config
         """What is in force: it changes with the settings."""
         self.advertised = advertised
+        self.read_ahead_budget = Budget(config.limits.read_ahead_bytes)
         self._disk = disk
         self._boot_id = boot_id
         self._new_uuid = new_uuid
@@ -134,6 +136,7 @@ class Node:
                 flush_linger_ms=max(METADATA_LINGER_MS, self.config.flush_linger_ms),
                 # In a cluster the next leader has what is committed, and must know which transactions were open:
                 # the first protocol cannot tell the end of one that left no trace from a repeat of the last one's (T5).
+                # (Transactions v2 do without: `txn.untraced`.)
                 written_is_durable=self._least_term > 0,
                 snapshot_log_bytes=self.config.snapshot_log_bytes,
             ),
@@ -154,11 +157,13 @@ class Node:
         # In a cluster nothing is lost without a trace (C3): recovery marks whose transaction is.
         traced = nothing_lost or self._least_term > 0
         fence_term = before.get("fence_term", 1) if traced else term
+        untraced_fence_term = before.get("untraced_fence_term", 1) if nothing_lost else term
         self.cluster_id = before.get("cluster_id") or self._new_uuid().hex[:22]
         self._node_record = {
             "starts": term,
             "boot_id": self._boot_id,
             "fence_term": fence_term,
+            "untraced_fence_term": untraced_fence_term,
             "cluster_id": self.cluster_id,
             "clean": False,
         }
@@ -206,6 +211,7 @@ class Node:
             ),
             term=term,
             fence_term=fence_term,
+            untraced_fence_term=untraced_fence_term if self._least_term > 0 else None,
         )
         self.coordinator.restore(recovered.ids, recovered.groups)
         forget_left_over(self.store, self.scheduler, self.topics.segment_topics().keys())

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import uvloop
 
+from broker.allocator import keep_freed_memory
 from broker.cluster_serve import serve_cluster
 from broker.compaction_process import CompactionProcess
 from broker.config import BrokerConfig, parse_address
@@ -38,6 +39,7 @@ def boot_id() -> str:
 def serve(config: BrokerConfig, say: Callable[[str], None]) -> None:
     """Run until SIGTERM or SIGINT; a clean stop then. `say` prints a line for the person who started it."""
     _allow_files()
+    keep_freed_memory()
     uvloop.run(serve_cluster(config, say) if config.peers else _serve(config, say))
 
 

@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 import logging
 import resource
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 from typing_extensions import Buffer
 
+from broker.large_requests import LargeRequests
 from broker.node import Node
 from broker.replication.standby import Standby
 from broker.session import Session
@@ -22,8 +23,8 @@ READ_AT_ONCE_BYTES = 256 << 10
 """A client from whom so much has come is read on in the next turn: the event loop reads a socket for as long as there
 is something in it, eight megabytes and more of a large request, while all others wait."""
 LARGE_REQUEST_BYTES = 8 << 20
-LARGE_REST_MS = 1.0
-"""A request that is larger than that is read on after such a rest: 200 MB/s are enough for one of its kind, and the
+LARGE_REST_MS = 2.0
+"""A request that is larger than that is read on after such a rest: 100 MB/s are enough for one of its kind, and the
 loop is there for the others most of the time."""
 KEPT_DESCRIPTORS = 32
 
@@ -60,7 +61,11 @@ class ClientProtocol(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES, low=0)
         name = transport.get_extra_info("peername")
         self.session = Session(
-            self._server.node, self, name[0] if name else "?", on_fault=self._server.count_fault
+            self._server.node,
+            self,
+            name[0] if name else "?",
+            on_fault=self._server.count_fault,
+            allocate=self._server.large_requests.allocate,
         )
         self._server.joined(self)
 
@@ -132,12 +137,16 @@ class Server:
                 self._most,
                 node.config.limits.connections,
             )
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.large_requests = LargeRequests(
+            self._soon, node.scheduler.call_later, node.config.limits.large_requests_bytes
+        )
         self._clients: set[ClientProtocol] = set()
         self._server: asyncio.Server | None = None
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
         """The address it listens on; port 0 picks a free one."""
-        loop = asyncio.get_running_loop()
+        loop = self._loop = asyncio.get_running_loop()
         self._server = await loop.create_server(self._new_client, host, port, backlog=1024)
         name = self._server.sockets[0].getsockname()
         return name[0], name[1]
@@ -152,6 +161,11 @@ class Server:
 
     def _new_client(self) -> ClientProtocol:
         return ClientProtocol(self)
+
+    def _soon(self, callback: Callable[..., None], *args: Any) -> None:
+        """From any thread."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(callback, *args)
 
     def count_fault(self) -> None:
         self.faults += 1

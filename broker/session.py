@@ -16,14 +16,18 @@ from typing_extensions import Buffer
 
 from broker.call import Call
 from broker.node import Node
+from broker.read_ahead import ReadAhead
 from broker.replication.standby import Standby
 from wire import codec
 from wire.apis import APIS, ApiKey
 from wire.connection import Connection, ProtocolError, Request
-from wire.framing import FrameError
+from wire.framing import Allocate, FrameError, anonymous_memory
 from wire.guard import MalformedRequest
 
 log = logging.getLogger("sealog")
+
+NEARLY_SENT_BYTES = 1 << 20
+"""The socket takes the rest of an answer by itself."""
 
 
 class Transport(Protocol):
@@ -48,6 +52,7 @@ class Session:
         peer: str,
         *,
         on_fault: Callable[[], None] = lambda: None,
+        allocate: Allocate = anonymous_memory,
     ) -> None:
         limits = node.config.limits
         self._node = node
@@ -59,13 +64,17 @@ class Session:
             max_frame_bytes=limits.request_bytes,
             max_pending_requests=limits.connection_pending_requests,
             pause_bytes=limits.connection_queued_bytes,
+            allocate=allocate,
         )
         self._out: list[Buffer] = []
         self._undone: deque[Request] = deque()
         """Taken in, and not begun."""
+        self._held = False
+        """The request begun last goes on in another turn, and the next one waits for it."""
         self._reading = True
         self._calls: set[Call] = set()
         self._closed = False
+        self._read_ahead = ReadAhead(node.scheduler)
 
     @property
     def closed(self) -> bool:
@@ -93,12 +102,13 @@ class Session:
 
     def _work(self) -> None:
         """One piece of bytes may hold a thousand requests: they wait where the peer does not take the answers."""
-        while self._undone and not self._closed and not self._connection.holds_enough:
+        while self._undone and not self._closed and not self._held and not self._connection.holds_enough:
             self._dispatch(self._undone.popleft())
 
     def written(self, size_bytes: int) -> None:
         """So many bytes of what was handed to the socket have left it."""
         self._connection.note_written(size_bytes)
+        self._read_on()
         if self._undone and not self._connection.holds_enough:
             self._node.scheduler.call_soon(self._work)
         self._maybe_resume()
@@ -111,6 +121,7 @@ class Session:
         self._calls.clear()
         self._out.clear()
         self._undone.clear()
+        self._read_ahead.drop()
 
     def close(self, reason: str) -> None:
         """End it, and no other."""
@@ -132,6 +143,8 @@ class Session:
             self._peer,
             lambda buffers: self._answered(call, request, buffers),
             self.close,
+            request.size_bytes,
+            self._read_ahead,
         )
         self._calls.add(call)
         try:
@@ -141,10 +154,32 @@ class Session:
         except MalformedRequest as error:
             self.close(f"{APIS[key].name} v{version}: {error}")
         except Exception:
-            # A fault of ours must not take the broker down: this client is cut off and may retry, the rest goes on.
-            log.exception("a %s v%d request failed", APIS[key].name, version)
-            self._on_fault()
-            self.close("internal error")
+            log.exception("a %s v%d request failed", APIS[call.api_key].name, call.version)
+            self._failed()
+        if call.next_step is not None:
+            self._held = True
+            self._node.scheduler.call_soon(self._go_on, call)
+
+    def _go_on(self, call: Call) -> None:
+        """The next step of a request that takes several turns."""
+        step, call.next_step = call.next_step, None
+        if self._closed or step is None:
+            return
+        try:
+            step()
+        except Exception:
+            log.exception("a %s v%d request failed", APIS[call.api_key].name, call.version)
+            self._failed()
+        if call.next_step is not None:
+            self._node.scheduler.call_soon(self._go_on, call)
+        else:
+            self._held = False
+            self._work()
+
+    def _failed(self) -> None:
+        """A fault of ours must not take the broker down: this client is cut off and may retry, the rest goes on."""
+        self._on_fault()
+        self.close("internal error")
 
     def _answered(self, call: Call, request: Request, buffers: Sequence[Buffer] | None) -> None:
         self._calls.discard(call)
@@ -166,6 +201,12 @@ class Session:
         if not self._closed and self._out:
             out, self._out = self._out, []
             self._transport.write(out)
+            self._read_on()
+
+    def _read_on(self) -> None:
+        """Read for the next fetch when the last answer does not need the time any more."""
+        if self._connection.unsent_bytes <= NEARLY_SENT_BYTES:
+            self._read_ahead.go_on()
 
     def _maybe_resume(self) -> None:
         if not self._reading and self._connection.may_resume and not self._closed:

@@ -25,9 +25,12 @@ class Feeder:
         wires.go.wait()
         self._slot = TopicPartition(plan.source_topic, worker)
         self._transactions = Transactions(plan, STAGE, worker)
-        self._offsets = KafkaConsumer(
-            **client_settings(plan),
-            group_id=plan.feeder_group,
+        self._offsets = patiently(self._open)
+
+    def _open(self) -> KafkaConsumer:
+        return KafkaConsumer(
+            **client_settings(self._plan),
+            group_id=self._plan.feeder_group,
             enable_auto_commit=False,
             isolation_level="read_committed",
         )

@@ -33,7 +33,15 @@ class Totaller:
         self._done = 0
         wires.go.wait()
         self._transactions = Transactions(plan, STAGE, worker)
-        self._consumer = KafkaConsumer(
+        # The other stage's kill may fall into any of this.
+        self._consumer = patiently(self._open)
+        # A poll that runs out while kafka-python 3.0.12 rejoins for news of its topics' partitions loses the
+        # assignment for good. So let there be no news: learn of the partitions before the first join.
+        patiently(lambda: self._consumer.partitions_for_topic(plan.flights_topic))
+
+    def _open(self) -> KafkaConsumer:
+        plan = self._plan
+        return KafkaConsumer(
             plan.flights_topic,
             **client_settings(plan),
             group_id=plan.totals_group,
@@ -44,9 +52,6 @@ class Totaller:
             max_poll_records=2 * plan.flights_per_transaction,
             fetch_max_wait_ms=200,
         )
-        # A poll that runs out while kafka-python 3.0.12 rejoins for news of its topics' partitions loses the
-        # assignment for good. So let there be no news: learn of the partitions before the first join.
-        self._consumer.partitions_for_topic(plan.flights_topic)
 
     def run(self) -> None:
         while not self._wires.stop.is_set():

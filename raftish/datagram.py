@@ -100,9 +100,9 @@ class Gate:
         group, kind, term, round_, commit = _BEAT.unpack_from(body, at)
         if kind == 1:
             return group, Heartbeat(source, self._node, term, round_, commit)
-        if kind == 2:
+        if kind == 2 and not commit:
             return group, HeartbeatResponse(source, self._node, term, round_)
-        raise BadMessage(f"a heartbeat of kind {kind}")
+        raise BadMessage(f"a heartbeat of kind {kind}, commit {commit}")
 
     def _admit(self, source: int, incarnation: int, sequence: int) -> None:
         known, highest, bits = self._peers.get(source, (-1, 0, 0))

@@ -80,7 +80,9 @@ class Following:
 
     def on_heartbeat(self, message: Heartbeat) -> None:
         raft = self._raft
-        raft.commit_to(min(message.commit, self._verified_index))
+        # The leader names no more than this node acknowledged to it in this term, be it before a restart: that is the
+        # leader's, and durable here. Nothing else would tell a node that has restarted, where nothing new is proposed.
+        raft.commit_to(min(message.commit, self._durable_index()))
         if message.round != NO_ROUND:
             raft.say(HeartbeatResponse(raft.node_id, message.source, raft.term, message.round))
 

@@ -25,6 +25,10 @@ class File(Protocol):
         """Up to `size_bytes` at `position`; fewer only at the end of the file."""
         ...
 
+    def will_read(self, size_bytes: int, position: int) -> None:
+        """A hint that this will be read soon: the device may begin now, and nobody waits for it."""
+        ...
+
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
         """Write all buffers one after another at `position`; the total written. Never a short write."""
         ...

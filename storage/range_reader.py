@@ -75,6 +75,16 @@ class RangeReader:
         except (OSError, CorruptLog) as error:
             raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
 
+    def expect(self, partition: int, offset: int, *, limit_offset: int, size_bytes: int) -> None:
+        """Tell the device that `read` will be asked for this much from `offset` on. Raises as `read`, but never for
+        an offset."""
+        log = self.partition(partition)
+        self.check_readable()
+        try:
+            reader.expect(log, offset, limit_offset=limit_offset, size_bytes=size_bytes)
+        except (OSError, CorruptLog) as error:
+            raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
+
     def transactional_batches(self, partition: int, from_offset: int) -> Iterator[StoredBatchMeta]:
         """The transactional batches from the one that contains `from_offset` up to the high watermark, in
         order.

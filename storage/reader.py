@@ -25,6 +25,9 @@ Skip = Callable[[int, int], bool]
 
 EXTENT_BYTES: Final = 1 << 20
 SMALLEST_EXTENT_BYTES: Final = 32 << 10
+NEAR_BYTES: Final = 16 << 10
+"""Runs with less than that between them are asked for as one: a device reads what is between them sooner than it
+begins anew."""
 _HEAD_BYTES: Final = ENTRY_AND_BATCH.size
 _unpack_head: Final = ENTRY_AND_BATCH.unpack_from
 _unpack_step: Final = struct.Struct(">8xI20xq15xi").unpack_from
@@ -123,6 +126,26 @@ def read(
             # Nothing more fits; what follows is the next read's question.
             return ReadResult(batches, None, total, batch.last_offset + 1 >= limit_offset)
     return ReadResult(batches, last_skipped.meta if last_skipped is not None else None, total, True)
+
+
+def expect(log: PartitionLog, offset: int, *, limit_offset: int, size_bytes: int) -> None:
+    """See `RangeLog.expect`."""
+    if not log.log_start_offset <= offset < limit_offset:
+        return
+    index = log.indexes[log.chain_position(offset)]
+    segment = index.segment
+    segment.load(index)
+    bases, positions, sizes = index.bases, index.positions, index.sizes
+    run = max(0, bisect_right(bases, offset) - 1)
+    file = segment.file()
+    while size_bytes > 0 and run < len(bases) and bases[run] < limit_offset:
+        start, end = positions[run], positions[run] + sizes[run]
+        run += 1
+        while run < len(bases) and 0 <= positions[run] - end <= NEAR_BYTES and end - start < size_bytes:
+            end = positions[run] + sizes[run]
+            run += 1
+        file.will_read(end - start, start)
+        size_bytes -= end - start
 
 
 def walk(log: PartitionLog, offset: int, limit_offset: int, hint_bytes: int) -> Iterator[StoredBatch]:

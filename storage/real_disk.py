@@ -73,6 +73,9 @@ class RealFile:
             got += len(data)
         return b"".join(parts)
 
+    def will_read(self, size_bytes: int, position: int) -> None:
+        os.posix_fadvise(self._fd, position, size_bytes, os.POSIX_FADV_WILLNEED)
+
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
         total = 0
         for start in range(0, len(buffers), IOV_MAX):

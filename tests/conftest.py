@@ -1,9 +1,14 @@
 """What every run says at its end, whichever tests it ran and in however many processes."""
 
 import pytest
+from hypothesis import settings
 
 from tests.clients.feature_run import FeatureRun
 from tests.support.left_out import SECTIONS
+
+# How long an example takes says how busy the machine is, not whether the code is right.
+settings.register_profile("sealog", deadline=None)
+settings.load_profile("sealog")
 
 
 class FromWorkers:

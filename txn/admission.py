@@ -58,7 +58,7 @@ class Admission:
             transaction = self._writable(held) or self._open.begin(held)
             change(transaction)
             self._open.store_header(transaction)
-            self._reply_when_safe(transaction, reply)
+            self._reply_when_safe(transaction, reply, traced=True)
 
     def _add(self, transaction: Transaction, partitions: Iterable[TopicPartition]) -> None:
         new = set(partitions) - transaction.partitions
@@ -183,7 +183,7 @@ class Admission:
             self._store.apply([op])
             transaction.op_count += 1
             self._offsets.hold(transaction, group_id, offsets)
-            self._reply_when_safe(transaction, reply)
+            self._reply_when_safe(transaction, reply, traced=not (implicit and transaction.untraced))
 
     def _resume(
         self,
@@ -206,11 +206,14 @@ class Admission:
         else:
             again()
 
-    def _reply_when_safe(self, transaction: Transaction, reply: Reply) -> None:
+    def _reply_when_safe(self, transaction: Transaction, reply: Reply, *, traced: bool) -> None:
         """Written, not flushed: a killed process finds it again; after a power cut the transaction aborts (D2).
 
-        With two-phase commit the transaction must outlive the power cut, too: flushed.
+        With two-phase commit the transaction must outlive the power cut, too: flushed. Not `traced`: at once.
         """
+        if not traced:
+            reply(None)
+            return
 
         def safe(error: Exception | None) -> None:
             reply(unavailable(error) if error else None)

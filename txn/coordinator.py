@@ -28,6 +28,7 @@ from txn.open_transactions import OpenTransactions
 from txn.partition import Partition
 from txn.sink_expiry import SinkExpiry
 from txn.transaction import Transaction, TransactionalId
+from txn.untraced import IDLE_MS, INTERVAL_MS, UntracedSweep
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +57,14 @@ class Coordinator:
         *,
         term: int,
         fence_term: int,
+        untraced_fence_term: int | None = None,
     ) -> None:
         self._ids = Identities(
             store,
             scheduler,
             term=term,
             fence_term=fence_term,
+            untraced_fence_term=untraced_fence_term,
             max_ids=config.max_transactional_ids,
             max_timeout_ms=config.max_timeout_ms,
             two_phase_enabled=config.two_phase_commit,
@@ -84,6 +87,9 @@ class Coordinator:
         )
         self.ends = Ends(self._ids, self.open, ending, self.group_transactions)
         self.id_expiry = IdExpiry(store, scheduler, self._ids, self.group_transactions.undecided)
+        self._untraced = UntracedSweep(store, scheduler, self._ids)
+        if untraced_fence_term is not None:
+            self._untraced.configure(IDLE_MS, INTERVAL_MS)
         self.sink_expiry = SinkExpiry(store, scheduler, self.group_transactions.undecided_sinks)
 
     def restore(self, ids: Iterable[TransactionalId], groups: Iterable[GroupTransaction] = ()) -> None:
@@ -130,4 +136,5 @@ class Coordinator:
         self.open.close()
         self.id_expiry.close()
         self.sink_expiry.close()
+        self._untraced.close()
         self.group_transactions.close()

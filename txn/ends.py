@@ -42,7 +42,8 @@ class Ends:
         """EndTxn. `bump`: the answer carries the producer's next epoch (v5, KIP-890).
 
         Errors: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, INVALID_TXN_STATE, TRANSACTION_ABORTABLE,
-        KAFKA_STORAGE_ERROR when a flush failed (the transaction is aborted then), COORDINATOR_NOT_AVAILABLE.
+        KAFKA_STORAGE_ERROR when a flush failed (the transaction is aborted then), COORDINATOR_NOT_AVAILABLE;
+        COORDINATOR_LOAD_IN_PROGRESS for a commit that may have overtaken its records.
         """
         if self._open.in_line(name, lambda: self.end(name, producer_id, epoch, commit, reply, bump=bump)):
             return
@@ -64,8 +65,8 @@ class Ends:
         """Whether this EndTxn was answered before and the answer got lost (T5).
 
         Raises:
-            KafkaError: INVALID_TXN_STATE where the transaction ended the other way; PRODUCER_FENCED where nobody can
-                tell whether it is a repeat.
+            KafkaError: INVALID_TXN_STATE or PRODUCER_FENCED where the transaction ended the other way; PRODUCER_FENCED
+                where nobody can tell whether it is a repeat.
         """
         last = held.last_end
         if held.open is not None or last is None or (last.producer_id, last.epoch) != (producer_id, epoch):
@@ -89,19 +90,30 @@ class Ends:
             return True
         if still:
             return False
-        raise KafkaError(ErrorCode.invalid_txn_state, f"the transaction of {held.name!r} ended the other way")
+        # A client repeats what it asked for, so a commit comes here only after an abort that was the broker's own, by a
+        # deadline or an administrator: fenced, which Kafka Streams survives (KAFKA-20785).
+        code = ErrorCode.producer_fenced if commit else ErrorCode.invalid_txn_state
+        raise KafkaError(code, f"the transaction of {held.name!r} ended the other way")
 
     def _end_nothing(self, held: TransactionalId, commit: bool, reply: IdentityReply, *, bump: bool) -> None:
-        """EndTxn where no transaction is open: a record never left the client, or a crash took the transaction."""
+        """EndTxn where no transaction is open: a record never left the client, or a crash took the transaction.
+
+        Under transactions v2 the first such commit of an epoch is asked to come again: the Java client's sender looks
+        whether records are under way before it takes the next request from its queue, so that a commit that is queued
+        in between leaves first, and its records only when it is answered. Any other error would end that producer.
+        """
+        if commit and bump and held.early_commit_epoch != held.epoch:
+            held.early_commit_epoch = held.epoch
+            raise KafkaError(
+                ErrorCode.coordinator_load_in_progress, f"nothing of a transaction of {held.name!r} came yet"
+            )
         if commit or not (bump or self._ids.may_have_lost(held)):
             raise KafkaError(ErrorCode.invalid_txn_state, f"{held.name!r} has no transaction to end")
         held.last_end = LastEnd(held.producer_id, held.epoch, False)
         if self._ids.may_have_lost(held):
             # Batches of it are missing, so its sequences have a gap; after this abort they may go on from anywhere.
             self.forget_producer(held.producer_id)
-        self._ids.touch(held)
-        if bump:
-            self._ids.bump(held)
+        self._ids.ends(held, bump=bump)
         self._ids.store_and_answer(held, reply)
 
     def _end_open(
@@ -118,9 +130,7 @@ class Ends:
                 ErrorCode.transaction_abortable, f"{transaction.membership} was superseded or is decided"
             )
         held.last_end = LastEnd(held.producer_id, held.epoch, commit)
-        self._ids.touch(held)
-        if bump:
-            self._ids.bump(held)
+        self._ids.ends(held, bump=bump)
         identity = Identity(held.producer_id, held.epoch)
 
         def answer(error: KafkaError | None) -> None:

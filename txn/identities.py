@@ -53,7 +53,8 @@ class Identities:
     """All transactional ids of this node.
 
     `term` and `fence_term` count node starts: an id whose record is older than `fence_term` may have lost an open
-    transaction in a power cut; see `holder`.
+    transaction in a power cut; see `holder`. `untraced_fence_term` is the same for those that `txn.untraced` speaks of;
+    None where there are none.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Identities:
         *,
         term: int,
         fence_term: int,
+        untraced_fence_term: int | None,
         max_ids: int,
         max_timeout_ms: int,
         two_phase_enabled: bool,
@@ -71,12 +73,15 @@ class Identities:
         self._scheduler = scheduler
         self._term = term
         self._fence_term = fence_term
+        self._untraced_fence_term = untraced_fence_term
         self._max_ids = max_ids
         self.max_timeout_ms = max_timeout_ms
         self._two_phase_enabled = two_phase_enabled
         self._ids: OrderedDict[str, TransactionalId] = OrderedDict()
         """The one whose last use is longest ago comes first."""
         self._producer_ids = IdBlocks(store, keys.PRODUCER_IDS)
+        self.untraced: OrderedDict[str, TransactionalId] = OrderedDict()
+        """The one whose last end is longest ago comes first."""
 
     def __iter__(self) -> Iterator[TransactionalId]:
         return iter(self._ids.values())
@@ -88,6 +93,7 @@ class Identities:
             held.used_ms = held.used_ms or now_ms
         found.sort(key=lambda held: held.used_ms)
         self._ids.update((held.name, held) for held in found)
+        self.untraced.update((held.name, held) for held in found if held.untraced)
 
     def get(self, name: str) -> TransactionalId | None:
         return self._ids.get(name)
@@ -127,7 +133,10 @@ class Identities:
 
         Not with two-phase commit: what such a producer was answered is on the disk.
         """
-        return held.lost or (held.term < self._fence_term and not held.two_phase)
+        fence_term = self._fence_term
+        if held.untraced and self._untraced_fence_term is not None:
+            fence_term = self._untraced_fence_term
+        return held.lost or (held.term < fence_term and not held.two_phase)
 
     def holder(self, name: str, producer_id: int, epoch: int, *, aborting: bool = False) -> TransactionalId:
         """The id's state if the caller is its present holder.
@@ -173,6 +182,16 @@ class Identities:
         held.term = self._term
         held.lost = False
         self.used(held)
+
+    def ends(self, held: TransactionalId, *, bump: bool) -> None:
+        """Its transaction ends, by a request of transactions v2 if `bump`: the record being written says so."""
+        self.touch(held)
+        held.untraced = bump and self._untraced_fence_term is not None and not held.two_phase
+        if held.untraced:
+            self.untraced[held.name] = held
+            self.untraced.move_to_end(held.name)
+        if bump:
+            self.bump(held)
 
     @staticmethod
     def record_ops(held: TransactionalId) -> list[Op]:
@@ -298,6 +317,7 @@ class Identities:
         kept = transaction if request.keep_prepared and held.two_phase and not held.lost else None
         held.timeout_ms = request.timeout_ms
         held.two_phase = request.two_phase
+        held.untraced = False
         # A fenced producer's EndTxn is no repeat: it must not be answered with the identity of its successor.
         held.last_end = None
         # With a transaction to abort the epoch moves by two, as in Kafka: one fences, one is the new producer's. A

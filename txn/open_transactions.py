@@ -85,6 +85,7 @@ class OpenTransactions:
             held.name, held.producer_id, held.epoch, self._next_seq, now_ms, deadline_ms
         )
         transaction.two_phase = held.two_phase
+        transaction.untraced = held.untraced
         self._next_seq += 1
         held.open = transaction
         self._ids.used(held)

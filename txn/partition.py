@@ -22,10 +22,14 @@ Waiter = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """The answer to one partition of a fetch. Offsets; `records` is empty, never None."""
+    """The answer to one partition of a fetch. Offsets; `records` is empty, never None.
+
+    `next_offset` is where the next fetch of this partition begins, -1 where nothing was found.
+    """
 
     records: list[Buffer]
     size_bytes: int
+    next_offset: int = -1
 
 
 _NOTHING = Slice([], 0)
@@ -113,6 +117,7 @@ class Partition:
         )
         records: list[Buffer] = [batch.data for batch in found.batches]
         size = found.bytes
+        next_offset = found.batches[-1].last_offset + 1 if records else -1
         skipped = found.last_skipped
         if skipped is not None:
             control = control_batch(
@@ -124,7 +129,17 @@ class Partition:
             )
             records.append(control)
             size += len(control)
-        return Slice(records, size)
+            next_offset = skipped.last_offset + 1
+        return Slice(records, size, next_offset)
+
+    def expect(self, offset: int, *, read_committed: bool, size_bytes: int) -> None:
+        """`fetch` will be asked for this much from `offset` on: the device may begin to read.
+
+        Raises:
+            KafkaError: KAFKA_STORAGE_ERROR.
+        """
+        limit = self.readable_end(read_committed=read_committed)
+        self.log.expect(self.index, offset, limit_offset=limit, size_bytes=size_bytes)
 
     def offset_for_timestamp(self, timestamp_ms: int, *, read_committed: bool) -> tuple[int, int] | None:
         """(offset, timestamp) of the first visible record at or after a time; None when there is none."""

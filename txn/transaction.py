@@ -100,6 +100,8 @@ class Transaction:
     two_phase: bool = False
     """Of a KIP-939 producer: each answer waits for the disk, so that the transaction outlives everything, and no
     deadline ends it."""
+    untraced: bool = False
+    """Nothing tells the next leader that it was begun, but that its id's record says so of all (`TransactionalId`)."""
     membership: Membership | None = None
     """The group transaction that decides this one's outcome, if it is enlisted in one."""
     key: TxnKey = field(init=False)
@@ -195,6 +197,11 @@ class TransactionalId:
     """A start found that a transaction of its epoch was begun, and cut off: it can only abort."""
     used_ms: int = 0
     """When it was last used, by the wall clock; 0: not known. See `txn.id_expiry`."""
+    untraced: bool = False
+    """In a cluster, of transactions v2: a transaction may have been begun since this record was written without having
+    been made durable before its first write was answered. See `txn.untraced`."""
+    early_commit_epoch: int = -1
+    """The last epoch whose commit came with nothing open, and was asked to come again. In memory alone."""
     open: Transaction | None = None
     busy: bool = False
     """A durable step (an end, an InitProducerId) is under way; whoever comes meanwhile waits in line."""
@@ -213,6 +220,7 @@ class TransactionalId:
             "two_phase": self.two_phase,
             "lost": self.lost,
             "used_ms": self.used_ms,
+            "untraced": self.untraced,
         }
 
     @classmethod
@@ -229,6 +237,7 @@ class TransactionalId:
             record["two_phase"],
             record["lost"],
             record.get("used_ms", 0),
+            record.get("untraced", False),
         )
 
     def note_lost(self) -> None:

@@ -18,10 +18,11 @@ from typing import Any, Final
 from kio.serial import entity_reader
 from kio.serial.errors import SerialError
 
-from wire import private_api
+from wire import large_produce, private_api
 from wire.apis import APIS, ApiKey
 from wire.building import build, build_request, timestamp_ms, to_ms
 from wire.errors import ErrorCode
+from wire.framing import LARGE_FRAME_BYTES
 from wire.guard import Body, Guard, MalformedRequest, guard_for
 from wire.guard_produce import produce_guard
 from wire.packing import pack_string
@@ -64,8 +65,13 @@ def response_class(api_key: int, version: int) -> ModuleType:
 def decode_request(api_key: int, version: int, body: Body) -> Any:
     """A request's body as kio's dataclass, or as a type of one of sealog's own. `body` must be read-only.
 
-    Raises MalformedRequest.
+    The records of a large Produce are views of `body`. Raises MalformedRequest.
     """
+    if len(body) > LARGE_FRAME_BYTES and api_key == ApiKey.PRODUCE:
+        try:
+            return large_produce.decode(version, body)
+        except _DECODE_ERRORS as error:
+            raise MalformedRequest(f"{type(error).__name__}: {error}") from None
     if APIS[api_key].is_private:
         return private_api.decode_request(api_key, body)
     return _decode(_decoder(api_key, version, "request"), body)

@@ -16,8 +16,8 @@ from typing import Final
 
 from typing_extensions import Buffer
 
-from wire.framing import LENGTH_SIZE, FrameReader
-from wire.header import ProtocolError, parse_request_header
+from wire.framing import LENGTH_SIZE, Allocate, FrameReader, anonymous_memory
+from wire.header import ProtocolError, check_large_request, parse_request_header
 
 __all__ = ("Connection", "ProtocolError", "Request", "RequestState")
 
@@ -96,14 +96,15 @@ class Connection:
         max_pending_requests: int = DEFAULT_MAX_PENDING_REQUESTS,
         pause_bytes: int = DEFAULT_PAUSE_BYTES,
         resume_bytes: int | None = None,
+        allocate: Allocate = anonymous_memory,
     ) -> None:
-        """Limits for one peer.
+        """Limits for one peer; `allocate` gives memory for its large requests.
 
         `should_pause` holds above `pause_bytes` or from `max_pending_requests` on; `may_resume` once both are
         at half (or at `resume_bytes`). A frame still arriving does not count: one larger than `pause_bytes`
         gets through.
         """
-        self._reader = FrameReader(max_frame_bytes)
+        self._reader = FrameReader(max_frame_bytes, allocate)
         self._pending: deque[Request] = deque()
         self._next_correlation = 0
         self._request_bytes = 0
@@ -122,6 +123,11 @@ class Connection:
     def queued_bytes(self) -> int:
         """Requests whose answers are not out, plus answers that are not flushed to the peer."""
         return self._request_bytes + self._answer_bytes
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Answers that are not flushed to the peer."""
+        return self._answer_bytes
 
     @property
     def holds_enough(self) -> bool:
@@ -152,7 +158,7 @@ class Connection:
         """Take bytes from the peer; the requests they complete. `data` must not change afterwards.
 
         Raises FrameError for an impossible length, ProtocolError for an unknown API or version or for a bad
-        header.
+        header: for a large request as soon as its beginning is here.
         """
         requests = []
         for frame in self._reader.feed(data):
@@ -171,6 +177,8 @@ class Connection:
             self._request_bytes += request.size_bytes
             self._pending.append(request)
             requests.append(request)
+        if self._reader.large is not None:
+            check_large_request(self._reader.large)
         return requests
 
     def complete(self, request: Request, buffers: Sequence[Buffer] | None) -> list[Buffer]:

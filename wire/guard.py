@@ -55,10 +55,12 @@ class MalformedRequest(Exception):
 class _State:
     """What one walk carries along: the items still allowed, and what to cut out."""
 
-    __slots__ = ("cuts", "items_left")
+    __slots__ = ("cuts", "items_left", "lifted")
 
-    def __init__(self) -> None:
+    def __init__(self, lifted: list[Body] | None = None) -> None:
         self.items_left = MAX_ITEMS
+        self.lifted = lifted
+        """Where records are to be left out of the message, and kept as views of it: those so far, in order."""
         self.cuts: list[tuple[int, int, bytes]] = []
         """(start, stop, what stands there instead), for tagged fields the schema does not know."""
 
@@ -74,11 +76,28 @@ Guard = Callable[[Body], Body]
 @cache
 def guard_for(entity: EntityClass) -> Guard:
     """The guard of one message class. It raises MalformedRequest."""
+    guard = _guard(entity)
+    return lambda body: guard(body, _State())
+
+
+@cache
+def lifting_guard_for(entity: EntityClass) -> Callable[[Body], tuple[Body, list[Body]]]:
+    """The guard of a message that is too large to be copied: (the message with every record field that is not null
+    left empty, what stood in those fields, as views). It raises MalformedRequest."""
+    guard = _guard(entity)
+
+    def lifting(body: Body) -> tuple[Body, list[Body]]:
+        lifted: list[Body] = []
+        return guard(memoryview(body), _State(lifted)), lifted
+
+    return lifting
+
+
+def _guard(entity: EntityClass) -> Callable[[Body, _State], Body]:
     walk = _entity_walk(entity)
     name: str = entity.__name__
 
-    def guard(body: Body) -> Body:
-        state = _State()
+    def guard(body: Body, state: _State) -> Body:
         try:
             position = walk(body, 0, state)
         except (IndexError, VarintTooLong, struct.error):
@@ -147,8 +166,31 @@ def _field_walk(field: FieldSchema, flexible: bool, skip: int) -> Walk:
     if size is not None:
         return _fixed_walk(skip + size)
     if flexible:
-        return _compact_bytes_walk(skip)
-    return _legacy_bytes_walk(skip, *((_INT16, 2) if field.kafka_type == "string" else (_INT32, 4)))
+        walk = _compact_bytes_walk(skip)
+    else:
+        walk = _legacy_bytes_walk(skip, *((_INT16, 2) if field.kafka_type == "string" else (_INT32, 4)))
+    return _records_walk(walk, flexible, skip) if field.kafka_type == "records" else walk
+
+
+def _records_walk(walk: Walk, flexible: bool, skip: int) -> Walk:
+    empty = b"\x01" if flexible else bytes(4)
+
+    def walk_records(body: Body, position: int, state: _State) -> int:
+        stop = walk(body, position, state)
+        if state.lifted is not None and stop <= len(body):
+            position += skip
+            if flexible:
+                size, start = read_unsigned_varint(body, position)
+                size -= 1
+            else:
+                (size,) = _INT32(body, position)
+                start = position + 4
+            if size >= 0:
+                state.lifted.append(body[start:stop])
+                state.cuts.append((position, stop, empty))
+        return stop
+
+    return walk_records
 
 
 def _fixed_walk(size: int) -> Walk:

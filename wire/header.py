@@ -12,10 +12,14 @@ import struct
 from typing import Final, NamedTuple
 
 from wire.apis import APIS, ApiKey
+from wire.framing import LargeFrame
 from wire.packing import VarintTooLong, read_unsigned_varint
 
 _FIXED: Final = struct.Struct(">hhih")
 _MAX_HEADER_TAGS: Final = 64
+_API: Final = struct.Struct(">hh")
+MAX_OTHER_REQUEST_BYTES: Final = 16 << 20
+"""Of requests that carry no records: what decoding one may cost others is bounded by that."""
 
 
 class ProtocolError(Exception):
@@ -67,6 +71,21 @@ def parse_request_header(frame: memoryview) -> RequestHeader:
         except (IndexError, VarintTooLong):
             raise ProtocolError("the header's tagged fields are malformed") from None
     return RequestHeader(api_key, api_version, correlation_id, client_id, flexible, position)
+
+
+def check_large_request(frame: LargeFrame) -> None:
+    """Refuse a large request by its beginning, before all the rest has come. Raises ProtocolError."""
+    if len(frame) < _API.size:
+        return
+    api_key, api_version = _API.unpack_from(frame.view)
+    if api_key != ApiKey.PRODUCE and len(frame.view) > MAX_OTHER_REQUEST_BYTES:
+        raise ProtocolError(
+            f"{len(frame.view)} bytes of a request of API {api_key}, which carries no records"
+        )
+    if api_key not in APIS or not APIS[api_key].serves(api_version):
+        raise ProtocolError(
+            f"{len(frame.view)} bytes of version {api_version} of API {api_key}, which is not served"
+        )
 
 
 def _skip_tagged_fields(frame: memoryview, position: int) -> int:

@@ -56,6 +56,9 @@ class _CountingFile:
         self._disk.bytes += len(data)
         return data
 
+    def will_read(self, size_bytes: int, position: int) -> None:
+        self._file.will_read(size_bytes, position)
+
     def size(self) -> int:
         return self._file.size()
 

@@ -33,16 +33,17 @@ class Case:
 _PLAIN = (Case(1024, 1), Case(1024, 12), Case(100, 1), Case(100, 12))
 _TXN = (Case(1024, 12, 10), Case(1024, 12, 100), Case(1024, 1, 10), Case(1024, 1, 100))
 _PACKED = (Case(1024, 12, 0, "lz4"), Case(1024, 12, 0, "zstd"))
-TINY = {"cases": (Case(1024, 1), Case(100, 2, 10, "lz4")), "megabytes": 1, "rounds": 1}
-QUICK = {"cases": (*_PLAIN, Case(1024, 12, 10), *_PACKED), "megabytes": 200, "rounds": 1}
-FULL = {"cases": (*_PLAIN, *_TXN, *_PACKED), "megabytes": 1_000, "rounds": 3}
+TINY = {"cases": (Case(1024, 1), Case(100, 2, 10, "lz4")), "megabytes": 1, "rounds": 1, "reads": 1}
+QUICK = {"cases": (*_PLAIN, Case(1024, 12, 10), *_PACKED), "megabytes": 200, "rounds": 1, "reads": 5}
+FULL = {"cases": (*_PLAIN, *_TXN, *_PACKED), "megabytes": 1_000, "rounds": 3, "reads": 5}
 
 
-def run(setting: Setting, *, cases: tuple[Case, ...], megabytes: int, rounds: int) -> Result:
+def run(setting: Setting, *, cases: tuple[Case, ...], megabytes: int, rounds: int, reads: int) -> Result:
     result = Result(
         "bulk",
         "5. Bulk",
-        f"{megabytes:,} MB of values per run, acks=all, batches of 64 KB, linger 5 ms; MB/s, medians of the rounds. "
+        f"{megabytes:,} MB of values per run, acks=all, batches of 64 KB, linger 5 ms; MB/s, medians of the rounds, of "
+        f"{reads} when consuming. "
         "Cold: the files were put out of the page cache before.",
     )
     sent = Table("produce, MB/s", ["records", *setting.systems, "sealog / Kafka"])
@@ -97,9 +98,9 @@ def run(setting: Setting, *, cases: tuple[Case, ...], megabytes: int, rounds: in
                 )
                 return float(answer["bytes"]) / 1e6 / float(answer["seconds"])
 
-            # Twice more than the rounds: the first ones make the JVM's code.
-            cached = alternate(list(systems), rounds + 2, lambda name: consume(name, cold=False))
-            cold = alternate(list(systems), rounds, lambda name: consume(name, cold=True))
+            # Two more: the first ones make the JVM's code.
+            cached = alternate(list(systems), reads + 2, lambda name: consume(name, cold=False))
+            cold = alternate(list(systems), reads, lambda name: consume(name, cold=True))
             warm_rate = {name: percentile(taken[2:], 50) for name, taken in cached.items()}
             cold_rate = {name: percentile(taken, 50) for name, taken in cold.items()}
             result.raw[f"consume, {case}"] = {"cached": cached, "cold": cold}

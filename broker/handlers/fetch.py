@@ -6,14 +6,16 @@ every fetch is a full one, and the next one of a session is refused.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from broker import cluster_view, leader_hints, read_replica
 from broker.call import Call
 from broker.cluster_view import NOBODY
+from broker.read_ahead import Wanted
 from broker.topic import Topic
 from storage.clock import Timer
-from txn.partition import Partition
+from txn.partition import Partition, Slice
 from wire.building import to_ms
 from wire.errors import ErrorCode, KafkaError
 from wire.fetch_codec import (
@@ -45,6 +47,16 @@ def handle(node: Node, call: Call, request: Any) -> None:
     _Fetch(node, call, request).start()
 
 
+class _Read(NamedTuple):
+    """Of one partition. `next` is where the next fetch finds more below the limit; `is_cut`: the end of the answer,
+    not the client's bound for a partition, is where the reading ended."""
+
+    result: FetchPartitionResult
+    size_bytes: int
+    next: Wanted | None
+    is_cut: bool
+
+
 class _Fetch:
     """One fetch from its arrival to its answer."""
 
@@ -53,10 +65,12 @@ class _Fetch:
         "_committed",
         "_max_bytes",
         "_min_bytes",
+        "_next",
         "_node",
         "_order",
         "_rack",
         "_request",
+        "_rotates",
         "_timer",
         "_topics",
         "_view",
@@ -90,7 +104,10 @@ class _Fetch:
             for at, (_, wanted) in enumerate(self._topics)
             for number in range(len(wanted.partitions))
         ]
-        if self._max_bytes < allowed and len(self._order) > 1:
+        self._next: list[Wanted] = []
+        """Where the next fetch goes on, if there is anything to read there: first what this one has no room for."""
+        self._rotates = self._max_bytes < allowed and len(self._order) > 1
+        if self._rotates:
             # The client would take more than it gets: no partition may always be the first one.
             start = call.correlation_id % len(self._order)
             self._order = self._order[start:] + self._order[:start]
@@ -145,14 +162,20 @@ class _Fetch:
         size = 0
         final = False
         found: dict[tuple[int, int], FetchPartitionResult] = {}
-        for at, number in self._order:
+        unread: list[Wanted] = []
+        read: list[Wanted] = []
+        for at, number in self._read_first():
             topic, wanted = self._topics[at]
-            result, taken = self._read_one(topic, wanted.partitions[number], left, first=size == 0)
+            one = self._read_one(topic, wanted.partitions[number], left, first=size == 0)
+            result = found[at, number] = one.result
             redirected = result.preferred_read_replica != NOBODY
             final = final or redirected or result.error is not ErrorCode.none
-            left -= taken
-            size += taken
-            found[at, number] = result
+            size += one.size_bytes
+            # Where the answer's end cut a partition short there is no room for another one's batch either.
+            left = 0 if one.is_cut else left - one.size_bytes
+            if one.next is not None:
+                (read if one.size_bytes else unread).append(one.next)
+        self._next = unread + read
         by_id = self._call.version >= TOPIC_ID_VERSION
         topics: list[FetchTopicResult] = []
         for at, (_, wanted) in enumerate(self._topics):
@@ -164,9 +187,22 @@ class _Fetch:
             )
         return topics, size, final or not topics
 
-    def _read_one(
-        self, topic: Topic | None, one: Any, left: int, *, first: bool
-    ) -> tuple[FetchPartitionResult, int]:
+    def _read_first(self) -> Sequence[tuple[int, int]]:
+        """The order of reading: what is in memory already comes first."""
+        ahead = self._call.read_ahead
+        if ahead is None or ahead.is_empty or not self._rotates:
+            return self._order
+
+        def is_kept(place: tuple[int, int]) -> bool:
+            topic, wanted = self._topics[place[0]]
+            index = wanted.partitions[place[1]].partition
+            return (
+                topic is not None and 0 <= index < len(topic.partitions) and topic.partitions[index] in ahead
+            )
+
+        return sorted(self._order, key=is_kept, reverse=True)
+
+    def _read_one(self, topic: Topic | None, one: Any, left: int, *, first: bool) -> _Read:
         partition: Partition | None = None
         try:
             if topic is None and self._call.version >= TOPIC_ID_VERSION:
@@ -180,19 +216,21 @@ class _Fetch:
             if one.fetch_offset > partition.end_offset or one.fetch_offset < partition.log_start_offset:
                 raise KafkaError(ErrorCode.offset_out_of_range)
             limit = stable if self._committed else high_watermark
-            # Where nothing was found yet, the first batch is sent however little the client wants.
-            if one.fetch_offset >= limit or replica != NOBODY or (left <= 0 and not first):
-                records: list[Any] = []
-                size = 0
-            else:
-                found = partition.fetch(
-                    one.fetch_offset,
-                    read_committed=self._committed,
-                    max_bytes=min(left, one.partition_max_bytes),
-                    at_least_one=first,
-                )
-                records, size = found.records, found.size_bytes
-            return (
+            records: list[Any] = []
+            size = 0
+            wanted: Wanted | None = None
+            is_cut = False
+            if one.fetch_offset < limit and replica == NOBODY:
+                wanted = Wanted(partition, one.fetch_offset, self._committed, one.partition_max_bytes)
+                # Where nothing was found yet, the first batch is sent however little the client wants.
+                if left > 0 or first:
+                    found = self._fetch(wanted, left, first=first)
+                    records, size = found.records, found.size_bytes
+                    has_more = found.next_offset < limit
+                    is_cut = has_more and left < one.partition_max_bytes
+                    if size:
+                        wanted = wanted._replace(offset=found.next_offset) if has_more else None
+            return _Read(
                 FetchPartitionResult(
                     one.partition,
                     ErrorCode.none,
@@ -203,12 +241,25 @@ class _Fetch:
                     records=records,
                 ),
                 size,
+                wanted,
+                is_cut,
             )
         except KafkaError as refused:
             result = FetchPartitionResult(one.partition, refused.code)
             if refused.code in leader_hints.OF_FETCH and self._call.version >= FIRST_WITH_ENDPOINTS:
                 leader_hints.name_leader(self._view, partition, result)
-            return result, 0
+            return _Read(result, 0, None, False)
+
+    def _fetch(self, wanted: Wanted, left: int, *, first: bool) -> Slice:
+        allowed = min(left, wanted.max_bytes)
+        ahead = self._call.read_ahead
+        if ahead is not None and not ahead.is_empty:
+            kept = ahead.take(wanted._replace(max_bytes=allowed))
+            if kept is not None:
+                return kept
+        return wanted.partition.fetch(
+            wanted.offset, read_committed=wanted.read_committed, max_bytes=allowed, at_least_one=first
+        )
 
     def _replica_for(self, partition: Partition, fetch_offset: int) -> int:
         """The replica that the client should rather ask (KIP-392), or NOBODY: it is answered here.
@@ -236,6 +287,10 @@ class _Fetch:
         call.answer_raw(
             encode_fetch_response(call.version, call.correlation_id, results, node_endpoints=endpoints)
         )
+        if call.read_ahead is not None:
+            call.read_ahead.plan(
+                self._next, self._node.config.limits.fetch_answer_bytes, self._node.read_ahead_budget
+            )
 
 
 def check_leader_epoch(partition: Partition, current_leader_epoch: int) -> None:

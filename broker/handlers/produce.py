@@ -5,7 +5,7 @@ Outside a transaction acks=all waits for a flush; inside one nothing waits, the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from broker import cluster_view, leader_hints, timestamps
@@ -20,6 +20,7 @@ from txn.partition import Partition
 from txn.transaction import Transaction
 from wire.batch import NO_TIMESTAMP, TRANSACTIONAL_BIT, BatchHeader, validate_produced
 from wire.errors import ErrorCode, KafkaError
+from wire.framing import LARGE_FRAME_BYTES
 from wire.produce_codec import ProducePartitionResult, ProduceTopicResult, encode_produce_response
 from wire.records import iterate_records
 
@@ -31,6 +32,8 @@ IMPLICIT_ADD_VERSION = 12
 ABORTABLE_VERSION = 11
 ZSTD_VERSION = 7
 TOPIC_ID_VERSION = 13
+TURN_BYTES = 1 << 20
+"""How much of a large request is appended in one turn of the loop, the batch that goes beyond it included."""
 _OF_THE_LOG = frozenset(
     {
         ErrorCode.out_of_order_sequence_number,
@@ -45,14 +48,16 @@ class _Produce:
     """One request while it waits: what was appended, and how many logs are still to answer."""
 
     __slots__ = (
+        "acks",
         "admitted",
         "call",
         "durable_at",
         "failed",
         "now_ms",
-        "request",
         "results",
+        "traced",
         "transactional",
+        "transactional_id",
         "two_phase",
         "view",
         "waiting",
@@ -62,13 +67,16 @@ class _Produce:
     def __init__(self, call: Call, request: Any, now_ms: int, view: ClusterView) -> None:
         self.call = call
         self.view = view
-        self.request = request
+        self.transactional_id: str | None = request.transactional_id
+        self.acks: int = request.acks
         self.now_ms = now_ms
         self.results: list[ProduceTopicResult] = []
         self.admitted: dict[tuple[int, int], Transaction] = {}
         """By (producer id, epoch): the transaction that the request's batches are of."""
         self.durable_at: dict[RangeLog, int] = {}
         self.transactional: set[RangeLog] = set()
+        self.traced = False
+        """That its transaction is open must survive a kill of this process as the batch does (design D2)."""
         self.two_phase = False
         """Of a transaction that must outlive a power cut (KIP-939): answered when all of it is on the disk."""
         self.failed: dict[RangeLog, Exception] = {}
@@ -82,6 +90,9 @@ def handle(node: Node, call: Call, request: Any) -> None:
         _answer_all(call, request, ErrorCode.invalid_required_acks)
         return
     state = _Produce(call, request, node.scheduler.now_ms(), cluster_view.of(node))
+    if call.size_bytes > LARGE_FRAME_BYTES:
+        _take(node, state, _one_by_one(node, state, request.topic_data))
+        return
     by_id = call.version >= TOPIC_ID_VERSION
     for data in request.topic_data:
         topic = node.topics.get_by_id(data.topic_id) if by_id else node.topics.get(data.name)
@@ -92,6 +103,42 @@ def handle(node: Node, call: Call, request: Any) -> None:
                 [_append(node, state, topic, part, by_id=by_id) for part in data.partition_data],
             )
         )
+    _finish(node, state)
+
+
+def _take(node: Node, state: _Produce, parts: Iterator[int]) -> None:
+    """Append what a turn may take of a large request, and the rest in others: who else is there waits for a turn.
+
+    Between two of them a transaction may have ended, a topic or a leader gone: each turn looks for itself.
+    """
+    state.admitted.clear()
+    state.view = cluster_view.of(node)
+    taken_bytes = 0
+    for size in parts:
+        taken_bytes += size
+        if taken_bytes >= TURN_BYTES:
+            state.call.next_step = lambda: _take(node, state, parts)
+            return
+    _finish(node, state)
+
+
+def _one_by_one(node: Node, state: _Produce, topic_data: Any) -> Iterator[int]:
+    """Append the batches, and say how large each was."""
+    by_id = state.call.version >= TOPIC_ID_VERSION
+    for data in topic_data:
+        results: list[ProducePartitionResult] = []
+        state.results.append(
+            ProduceTopicResult("" if by_id else data.name, data.topic_id if by_id else None, results)
+        )
+        for part in data.partition_data:
+            topic = node.topics.get_by_id(data.topic_id) if by_id else node.topics.get(data.name)
+            results.append(_append(node, state, topic, part, by_id=by_id))
+            yield len(part.records or b"")
+
+
+def _finish(node: Node, state: _Produce) -> None:
+    """All is appended or refused: answer when it is as safe as was asked for."""
+    acks = state.acks
     if acks == 0:
         for log in state.durable_at:
             log.request_flush()
@@ -103,7 +150,7 @@ def handle(node: Node, call: Call, request: Any) -> None:
 def _append(
     node: Node, state: _Produce, topic: Topic | None, part: Any, *, by_id: bool
 ) -> ProducePartitionResult:
-    call, request = state.call, state.request
+    call = state.call
     partition: Partition | None = None
     try:
         if topic is None and by_id:
@@ -139,7 +186,7 @@ def _append(
         transaction = state.admitted.get(producer)
         if transaction is None:
             transaction = node.coordinator.admission.admit_write(
-                request.transactional_id, *producer, at, implicit=implicit
+                state.transactional_id, *producer, at, implicit=implicit
             )
             state.admitted[producer] = transaction
         else:
@@ -167,6 +214,8 @@ def _append(
         if transaction.two_phase:
             state.durable_at[log] = max(appended.lsn, state.durable_at.get(log, 0))
             state.two_phase = True
+        if not (implicit and transaction.untraced):
+            state.traced = True
         if log not in state.transactional:
             state.durable_at.setdefault(log, 0)
             state.transactional.add(log)
@@ -283,8 +332,7 @@ def _wait(node: Node, state: _Produce, acks: int) -> None:
         if log in state.transactional or acks == 1:
             state.waiting += 1
             log.when_written(for_log(log))
-    if state.transactional:
-        # The transaction's OPEN record must survive a kill of this process as the batch does (design D2).
+    if state.traced:
         state.waiting += 1
         if state.two_phase:
             node.store.when_durable(node.store.lsn, lambda _: arrived())

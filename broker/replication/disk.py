@@ -233,6 +233,10 @@ class ReplicatedDisk:
                     window[first:] = bytes(size - first)
         return bytes(window)
 
+    def will_read(self, content: _Content, size_bytes: int, position: int) -> None:
+        if content.base is not None:
+            content.base.will_read(size_bytes, position)
+
     def write(self, content: _Content, data: bytes, position: int) -> None:
         self._check()
         for start in range(0, len(data), MAX_PAYLOAD_BYTES) or (0,):
@@ -351,6 +355,9 @@ class ReplicatedFile:
 
     def pread(self, size_bytes: int, position: int) -> bytes:
         return self._disk.read(self._content, size_bytes, position)
+
+    def will_read(self, size_bytes: int, position: int) -> None:
+        self._disk.will_read(self._content, size_bytes, position)
 
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
         data = b"".join(memoryview(buffer).cast("B") for buffer in buffers)

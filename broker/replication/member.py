@@ -95,6 +95,10 @@ class Member:
         self._hard_states = HardStateFile(disk, scheduler, f"{RAFT_FOLDER}/hard-state")
         self._limits = limits
         self._log = FileLog(disk, scheduler, f"{RAFT_FOLDER}/log", part_bytes=limits.part_bytes)
+        if self._hard_states.is_new and self._log.last_index > 0:
+            raise Fatal(
+                "what this node promised is gone, though it took part: give it an empty folder, it fetches the state"
+            )
         self.store = Store(disk)
         self._host = Host(
             node_id,

@@ -38,6 +38,18 @@ class Code(IntEnum):
 Change = Sequence[Any]
 """A code and its arguments."""
 
+_ARGUMENTS: Final[dict[Code, tuple[type, ...]]] = {
+    Code.CREATE: (str, int),
+    Code.WRITE: (int, int, bytes),
+    Code.ALLOCATE: (int, int, int),
+    Code.TRUNCATE: (int, int),
+    Code.REMOVE: (str,),
+    Code.RENAME: (str, str),
+    Code.MAKE_DIR: (str,),
+    Code.REMOVE_DIR: (str,),
+    Code.PEER: (int, str),
+}
+
 OF_CONTENT: Final = frozenset({Code.WRITE, Code.ALLOCATE, Code.TRUNCATE})
 
 OVERHEAD_BYTES: Final = 64
@@ -56,7 +68,14 @@ def encode(changes: Sequence[Change]) -> bytes:
 def decode(payload: bytes) -> list[Change]:
     """Raises `BadChange`."""
     try:
-        changes = msgpack.unpackb(payload, use_list=False)
-        return [(Code(change[0]), *change[1:]) for change in changes]
-    except (ValueError, TypeError, IndexError, msgpack.UnpackException) as error:
+        changes: list[Change] = [
+            (Code(change[0]), *change[1:]) for change in msgpack.unpackb(payload, use_list=False)
+        ]
+    except (ValueError, TypeError, LookupError, msgpack.UnpackException) as error:
         raise BadChange(f"not a list of changes: {error}") from error
+    for code, *arguments in changes:
+        if tuple(map(type, arguments)) != _ARGUMENTS[code] or any(
+            type(one) is int and one < 0 for one in arguments
+        ):
+            raise BadChange(f"{code.name} of {[type(one).__name__ for one in arguments]}")
+    return changes

@@ -5,7 +5,8 @@
 
 Guarantees: `write` then `when_all_durable` means that all of it is on the device; what is cut off never comes back, for
 the cut is on the device before anything is written over its place; a file that is not the last one must be whole
-(`CorruptRaftLog`), the last one loses what was torn. What a checkpoint covers is dropped by whole files.
+(`CorruptRaftLog`), the last one loses what was torn, but nothing that was noted as durable (`durable_mark`). What a
+checkpoint covers is dropped by whole files.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Final
 from crc32c import crc32c
 from typing_extensions import Buffer
 
+from broker.replication.durable_mark import DurableMark
 from broker.replication.folder import make_dir_durable
 from raftish import membership
 from raftish.entries import Entry, Kind
@@ -30,9 +32,9 @@ from storage.flusher import GroupFlusher, tell_all
 _HEAD: Final = Struct(">QQI")
 _FRAME: Final = Struct(">IIQQB")
 _CHECKED: Final = Struct(">QQB")
-_STEP_BYTES: Final = 16 << 20
 _READ_BYTES: Final = 4 << 20
 SUFFIX: Final = ".raft"
+MARK: Final = "durable"
 
 
 class CorruptRaftLog(Exception):
@@ -77,12 +79,20 @@ class FileLog:
     """Blocks while it reads what is there. Raises OSError, `CorruptRaftLog`."""
 
     def __init__(
-        self, disk: Disk, scheduler: Scheduler, directory: str, *, part_bytes: int = 64 << 20
+        self,
+        disk: Disk,
+        scheduler: Scheduler,
+        directory: str,
+        *,
+        part_bytes: int = 64 << 20,
+        step_bytes: int = 16 << 20,
     ) -> None:
+        """A file is begun behind `part_bytes`, and allocated by `step_bytes`."""
         self._disk = disk
         self._scheduler = scheduler
         self._directory = directory
         self._part_bytes = part_bytes
+        self._step_bytes = min(step_bytes, part_bytes)
         self._written = 0
         self._awaited = 0
         self._parts: list[_Part] = []
@@ -95,6 +105,11 @@ class FileLog:
             self._open(f"{directory}/{name}", is_last=name == names[-1])
         if not self._parts:
             self._begin(1, 0)
+        self._mark = DurableMark(disk, f"{directory}/{MARK}")
+        if self._mark.index > self.last_index:
+            raise CorruptRaftLog(
+                f"{self._parts[-1].path}: its entries {self.last_index + 1} to {self._mark.index} are damaged or gone"
+            )
 
     # Reading: `LogView`.
 
@@ -186,7 +201,7 @@ class FileLog:
 
     def _put(self, part: _Part, buffers: list[Buffer], start: int, end: int) -> None:
         if end > part.allocated:
-            size = -(-(end - part.allocated) // _STEP_BYTES) * _STEP_BYTES
+            size = -(-(end - part.allocated) // self._step_bytes) * self._step_bytes
             part.file.allocate(part.allocated, size)
             part.allocated += size
         if buffers:
@@ -195,6 +210,7 @@ class FileLog:
         self._written += end - start
 
     def _cut(self, index: int) -> None:
+        self._mark.lower(index - 1)
         self._members = [one for one in self._members if one[0] < index]
         while len(self._parts) > 1 and self._parts[-1].first >= index:
             self._drop(self._parts.pop())
@@ -215,8 +231,11 @@ class FileLog:
         self._disk.remove(part.path)
         self._disk.flush_dir(self._directory)
 
+    def _path(self, first: int) -> str:
+        return f"{self._directory}/{first:020d}{SUFFIX}"
+
     def _begin(self, first: int, previous_term: int) -> _Part:
-        path = f"{self._directory}/{first:020d}{SUFFIX}"
+        path = self._path(first)
         file = self._disk.open(path, create=True)
         head = _HEAD.pack(first, previous_term, 0)[:16]
         file.pwritev([head + crc32c(head).to_bytes(4, "big")], 0)
@@ -258,6 +277,9 @@ class FileLog:
             self._round_done()
 
     def _round_done(self) -> None:
+        last = self._parts[-1]
+        if last.durable_end == last.end:
+            self._mark.durable(last.last, self._scheduler.monotonic_ms())
         callbacks = self._flusher.round_done()
         self._flusher.proceed()
         tell_all(self._scheduler, callbacks, None)
@@ -274,6 +296,7 @@ class FileLog:
 
     def restart_at(self, index: int, term: int) -> None:
         """An empty log that goes on behind this entry. Blocks until that is durable."""
+        self._mark.lower(0)
         for part in self._parts[::-1]:
             self._drop(part)
         self._parts.clear()
@@ -281,6 +304,7 @@ class FileLog:
         self._begin(index + 1, term)
 
     def close(self) -> None:
+        self._mark.close()
         for part in self._parts:
             part.file.close()
 
@@ -291,13 +315,15 @@ class FileLog:
         size = file.size()
         head = file.pread(_HEAD.size, 0)
         if len(head) < _HEAD.size or crc32c(head[:16]) != int.from_bytes(head[16:], "big"):
-            if not is_last:
+            if not is_last or size > _HEAD.size:
                 raise CorruptRaftLog(f"{path}: its head is damaged")
-            # It was being made: nothing was in it yet.
+            # It was being made: nothing was in it yet, or the head would have been flushed.
             file.close()
             self._disk.remove(path)
             return
         first, previous_term, _ = _HEAD.unpack(head)
+        if path != self._path(first):
+            raise CorruptRaftLog(f"{path} is the file of entries from {first} on")
         if self._parts and first != self._parts[-1].last + 1:
             raise CorruptRaftLog(f"{path} begins with entry {first}, after {self._parts[-1].last}")
         part = _Part(path, file, first, previous_term)

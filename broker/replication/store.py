@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from typing import Final
 
 import msgpack
+import msgspec
 from crc32c import crc32c
 
+from broker.config import NotNegative
 from broker.replication.folder import make_dir_durable
 from broker.replication.ops import Change, Code
 from broker.replication.tree import Tree
@@ -40,6 +42,17 @@ class Capture:
 
     index: int
     packed: bytes
+
+
+class _Names(msgspec.Struct, array_like=True, frozen=True):
+    """A capture as it is packed."""
+
+    index: NotNegative
+    term: NotNegative
+    next_number: NotNegative
+    files: dict[str, NotNegative]
+    folders: list[str]
+    members: tuple[NotNegative, list[int], list[int], dict[int, str]] | None = None
 
 
 class Store:
@@ -233,19 +246,22 @@ class Store:
             data = file.pread(file.size(), 0)
         finally:
             file.close()
-        if crc32c(data[4:]) != int.from_bytes(data[:4], "big"):
+        # Nothing at all has the checksum of nothing.
+        if len(data) <= 4 or crc32c(data[4:]) != int.from_bytes(data[:4], "big"):
             raise Fatal(f"{CHECKPOINT} is damaged: give this node an empty folder, it fetches the state")
         self.take(data[4:])
 
     def take(self, packed: bytes) -> None:
-        """Be as this capture is, of another store or of this one."""
-        self.index, self.term, next_number, files, folders, *rest = msgpack.unpackb(
-            packed, strict_map_key=False
-        )
-        self.tree = Tree.load(next_number, files, folders)
+        """Be as this capture is, of another store or of this one. Raises `Fatal`: it is none of this version."""
+        try:
+            names = msgspec.msgpack.decode(packed, type=_Names)
+            tree = Tree.load(names.next_number, names.files, names.folders)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OSError) as error:
+            raise Fatal(f"{CHECKPOINT} cannot be read: {error}") from error
+        self.index, self.term, self.tree = names.index, names.term, tree
         # Earlier ones have no members: those were in `--peers` then.
-        if rest and rest[0] is not None:
-            index, voters, learners, self.peers = rest[0]
+        if names.members is not None:
+            index, voters, learners, self.peers = names.members
             self.members = (index, Membership(frozenset(voters), frozenset(learners)))
         self.checkpointed_index = self.index
 

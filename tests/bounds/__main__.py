@@ -28,6 +28,7 @@ def measure(nuisance: Nuisance, seconds: float) -> tuple[int, float, float]:
     ):
         raw.create_topic("t", 1)
         raw.create_topic("mine", 1)
+        raw.create_topic("many", 100)
         for _ in range(20):
             raw.produce("t", {0: batch([bytes(900_000)])})
         spawn = multiprocessing.get_context("spawn")

@@ -9,7 +9,10 @@ import struct
 from collections.abc import Callable
 from multiprocessing.synchronize import Event
 
-from tests.clients.raw_kafka import ConnectionClosed, RawKafka, encode_request
+from kio.schema.errors import ErrorCode
+
+from tests.clients.raw_batches import batch
+from tests.clients.raw_kafka import ConnectionClosed, RawKafka, api_key, encode_request
 
 Nuisance = Callable[[str, Event], None]
 """Gets the broker's address, HOST:PORT, and goes on until it is told to stop."""
@@ -89,14 +92,52 @@ def many_ids(address: str, stop: Event) -> None:
             )
 
 
+LARGE_BYTES = 100 << 20
+PIECE = bytes(1 << 20)
+BACKOFF_S = 0.05
+"""Of Kafka's clients between two connections (reconnect.backoff.ms)."""
+LARGE_BATCH = batch([bytes(1_000_000)])
+
+
 def large_requests(address: str, stop: Event) -> None:
-    """100 MB each, of nothing."""
-    piece = bytes(1 << 20)
+    """100 MB each, of nothing: the broker closes the connection, and the client tries again as clients do."""
     while not stop.is_set():
         with contextlib.suppress(OSError, ConnectionClosed), RawKafka(address) as raw:
-            raw.send_bytes(struct.pack(">i", 100 << 20))
-            for _ in range(100):
-                raw.send_bytes(piece)
+            raw.send_bytes(struct.pack(">i", LARGE_BYTES))
+            for _ in range(LARGE_BYTES // len(PIECE)):
+                raw.send_bytes(PIECE)
+        stop.wait(BACKOFF_S)
+
+
+def large_batches(address: str, stop: Event) -> None:
+    """Each a produce of one batch of nearly 100 MB, which is refused as too large."""
+    with RawKafka(address, timeout_s=60) as raw:
+        while not stop.is_set():
+            head, size = produce_of_one_batch(LARGE_BYTES)
+            raw.send_bytes(head + struct.pack(">qiib", 0, size - 12, -1, 2))
+            for start in range(17, size, len(PIECE)):
+                raw.send_bytes(PIECE[: min(len(PIECE), size - start)])
+            error = struct.unpack_from(">h", raw.read_frame(), 4 + 4 + 3 + 4 + 4)[0]
+            if error != ErrorCode.message_too_large:
+                raise AssertionError(f"answered with {error}")
+
+
+def large_produces(address: str, stop: Event) -> None:
+    """Each a produce of 100 batches of a megabyte, which are taken."""
+    with RawKafka(address, timeout_s=60) as raw:
+        while not stop.is_set():
+            raw.produce("many", dict.fromkeys(range(100), LARGE_BATCH))
+
+
+def produce_of_one_batch(frame_bytes: int) -> tuple[bytes, int]:
+    """The length and all else of a Produce (version 3) for partition 0 of `t` that stands before its records, and the
+    size of these, where the frame is to have so many bytes."""
+    head = (
+        struct.pack(">hhih", api_key("produce"), 3, 1, 3) + b"raw" + struct.pack(">hhiih", -1, -1, 1000, 1, 1)
+    )
+    head += b"t" + struct.pack(">ii", 1, 0)
+    size = frame_bytes - len(head) - 4
+    return struct.pack(">i", frame_bytes) + head + struct.pack(">i", size), size
 
 
 NUISANCES: dict[str, Nuisance] = {
@@ -105,6 +146,8 @@ NUISANCES: dict[str, Nuisance] = {
     "a slow reader": slow_reader,
     "ids without end, transactions never ended": many_ids,
     "requests of 100 MB": large_requests,
+    "batches of 100 MB": large_batches,
+    "produces of 100 batches": large_produces,
 }
 
 

@@ -15,10 +15,12 @@ from collections.abc import Iterator
 import pytest
 from kio.schema.errors import ErrorCode
 
+from tests.bounds.nuisances import produce_of_one_batch
 from tests.clients.fixtures import Broker
 from tests.clients.raw_batches import batch
 from tests.clients.raw_kafka import ConnectionClosed, RawKafka, api_key, encode_request
 from tests.clients.raw_transactions import RawTransactions
+from tests.clients.scenario_tools import eventually
 from tests.support.broker_process import BrokerProcess
 
 OK = ErrorCode.none
@@ -258,14 +260,8 @@ def test_a_request_of_100_mb_and_one_above(broker: BrokerProcess) -> None:
     before = rss_bytes(broker)
     limit = 100 * MIB
     with RawKafka(broker.address, timeout_s=60) as raw:
-        head = (
-            struct.pack(">hhih", api_key("produce"), 3, 1, 3)
-            + b"raw"
-            + struct.pack(">hhiih", -1, -1, 1000, 1, 1)
-        )
-        head += b"t" + struct.pack(">ii", 1, 0)
-        size = limit - len(head) - 4
-        raw.send_bytes(struct.pack(">i", limit) + head + struct.pack(">i", size))
+        head, size = produce_of_one_batch(limit)
+        raw.send_bytes(head)
         piece = bytes(4 * MIB)
         for start in range(0, size, len(piece)):
             raw.send_bytes(piece[: min(len(piece), size - start)])
@@ -275,4 +271,60 @@ def test_a_request_of_100_mb_and_one_above(broker: BrokerProcess) -> None:
     with RawKafka(broker.address) as raw:
         raw.send_bytes(struct.pack(">i", limit + 1))
         assert raw.is_closed_by_peer()
-    assert rss_bytes(broker) - before < 32 * MIB, "what the request took is given back"
+    # Piece by piece, in turns after the answer: what the request took is given back.
+    eventually(lambda: rss_bytes(broker) - before < 32 * MIB, "memory given back")
+
+
+def test_a_batch_of_100_mb_is_too_large(broker: BrokerProcess) -> None:
+    """It is refused by its size, and the connection goes on."""
+    with RawKafka(broker.address, timeout_s=60) as raw:
+        head, size = produce_of_one_batch(100 * MIB)
+        raw.send_bytes(head + struct.pack(">qiib", 0, size - 12, -1, 2))
+        piece = bytes(4 * MIB)
+        for start in range(17, size, len(piece)):
+            raw.send_bytes(piece[: min(len(piece), size - start)])
+        assert struct.unpack_from(">h", raw.read_frame(), 4 + 4 + 3 + 4 + 4)[0] == ErrorCode.message_too_large
+        assert raw.produce("t", {0: batch([b"x"])})[0].error_code is OK
+
+
+def test_100_batches_of_a_megabyte_are_taken(broker: BrokerProcess) -> None:
+    with RawKafka(broker.address, timeout_s=60) as raw:
+        raw.create_topic("many", 100)
+        sent = batch([bytes(1_000_000)])
+        for offset in (0, 1):
+            answers = raw.produce("many", dict.fromkeys(range(100), sent))
+            assert {(one.error_code, one.base_offset) for one in answers.values()} == {(OK, offset)}
+
+
+def test_a_request_without_records_has_a_smaller_limit(broker: BrokerProcess) -> None:
+    """Its connection is closed as soon as it says what it is."""
+    with RawKafka(broker.address) as raw:
+        raw.send_bytes(struct.pack(">ihh", 100 * MIB, api_key("metadata"), 4))
+        assert raw.is_closed_by_peer()
+
+
+def test_all_large_requests_together_have_a_limit(broker: BrokerProcess) -> None:
+    """1 GiB: of eleven of 100 MB that arrive at once one is closed, and there is room again when others have gone."""
+    head, _ = produce_of_one_batch(100 * MIB)
+    opened = [RawKafka(broker.address) for _ in range(10)]
+    try:
+        for raw in opened:
+            raw.send_bytes(head)
+        answered = RawKafka(broker.address)
+        answered.produce("t", {0: batch([b"x"])})
+        answered.send_bytes(head)
+        assert answered.is_closed_by_peer()
+    finally:
+        for raw in opened:
+            raw.close()
+
+    def has_room() -> bool:
+        with RawKafka(broker.address) as raw:
+            raw.send_bytes(head)
+            raw.socket.settimeout(0.2)
+            try:
+                return raw.socket.recv(1) != b""
+            except TimeoutError:
+                return True
+
+    eventually(has_room, "room for another one")

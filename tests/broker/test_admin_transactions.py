@@ -267,7 +267,7 @@ class TestAborts:
         assert read_all(world.client(), "t", 1) == ([], 1)
         assert describe_transaction(world, "p").transaction_state == "CompleteAbort"
         assert producer.send("t", {0: [b"late"]}, add=False) == {0: ErrorCode.invalid_producer_epoch}
-        assert producer.end() is (ErrorCode.invalid_txn_state if v2 else ErrorCode.producer_fenced)
+        assert producer.end() is ErrorCode.producer_fenced
         assert write_markers(world.client(), *identity, (0, 1)) == [ErrorCode.none] * 2, "nothing is open"
         world.cut_power()
         assert read_all(world.client(), "t", 0) == ([], 1)

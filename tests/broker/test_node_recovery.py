@@ -236,7 +236,7 @@ def test_timeouts_abort_and_fence() -> None:
     world.scheduler.advance(300)
     assert list_offset(world.client(), "t") == 1
     assert producer.send("t", {0: [b"b"]}) == {0: ErrorCode.invalid_producer_epoch}
-    assert producer.end() is ErrorCode.invalid_txn_state, "a commit after the timeout"
+    assert producer.end() is ErrorCode.producer_fenced, "a commit after the timeout (KAFKA-20785)"
     assert producer.end(commit=False) is ErrorCode.none, (
         "an abort gets the bumped epoch, and the producer goes on"
     )

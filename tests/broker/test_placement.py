@@ -244,7 +244,7 @@ def settle(views, made, policy):
     raise AssertionError("moves without an end")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(clusters())
 def test_moves_come_to_an_end_and_leave_things_better(cluster):
     views, made, policy = cluster
@@ -270,7 +270,7 @@ def test_moves_come_to_an_end_and_leave_things_better(cluster):
             assert one.leader not in {node.id for node in views if node.state in ("draining", "leaving")}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(3, 6), st.integers(1, 12))
 def test_an_added_node_costs_no_more_moves_than_its_share(count, number_of_ranges):
     views = nodes(*["up"] * count)

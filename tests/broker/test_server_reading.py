@@ -8,6 +8,7 @@ from typing import Any
 from support.sim_node import SimNode
 
 from broker.server import LARGE_REQUEST_BYTES, LARGE_REST_MS, READ_AT_ONCE_BYTES, ClientProtocol, Server
+from wire.apis import ApiKey
 
 PIECE = bytes(READ_AT_ONCE_BYTES // 2)
 
@@ -58,7 +59,8 @@ def test_after_so_many_bytes_it_rests_for_a_turn() -> None:
 
 def test_in_a_large_request_the_rest_is_longer() -> None:
     world, client, transport = connected()
-    client.data_received(struct.pack(">i", 2 * LARGE_REQUEST_BYTES) + bytes(LARGE_REQUEST_BYTES))
+    begin = struct.pack(">ihh", 2 * LARGE_REQUEST_BYTES, ApiKey.PRODUCE, 9)
+    client.data_received(begin + bytes(LARGE_REQUEST_BYTES - 4))
     world.scheduler.run_ready()
     assert transport.reading
     client.data_received(PIECE + PIECE)

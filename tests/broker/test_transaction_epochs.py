@@ -62,7 +62,8 @@ def test_ends_of_transactions_v2(commit: bool, ending: str) -> None:
     late = Caller(world.client(), "p", old_id, LAST)
     again = late.end_answer(5, commit=commit)
     assert (again.error_code, again.producer_id, again.producer_epoch) == (OK, producer.producer_id, 0)
-    assert late.end_answer(5, commit=not commit).error_code is ErrorCode.invalid_txn_state
+    opposite = ErrorCode.invalid_txn_state if commit else ErrorCode.producer_fenced
+    assert late.end_answer(5, commit=not commit).error_code is opposite
     assert late.produce(12, sequence=1) is ErrorCode.invalid_producer_epoch
 
     assert producer.send("t", {0: [b"next"]}) == {0: OK}

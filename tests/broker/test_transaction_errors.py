@@ -21,6 +21,7 @@ EPOCH = ErrorCode.invalid_producer_epoch
 FENCED = ErrorCode.producer_fenced
 MAPPING = ErrorCode.invalid_producer_id_mapping
 STATE = ErrorCode.invalid_txn_state
+LOADING = ErrorCode.coordinator_load_in_progress
 ABORTABLE = ErrorCode.transaction_abortable
 GENERATION = ErrorCode.illegal_generation
 TIMEOUT = ErrorCode.invalid_transaction_timeout
@@ -139,7 +140,6 @@ NOBODY: dict[str, Steps] = dict.fromkeys(REQUESTS, ((0, MAPPING),)) | {
 }
 # From EndTxn v5 on a client can go on from its old epoch: its abort is answered with the epoch that followed it.
 FENCED_FROM_OUTSIDE = A_NEWER_PRODUCER | {
-    "EndTxn commit": ((0, EPOCH), (2, FENCED), (5, STATE)),
     "EndTxn abort": ((0, EPOCH), (2, FENCED), (5, OK)),
 }
 
@@ -153,7 +153,7 @@ TABLE: dict[str, dict[str, Steps]] = {
         "AddOffsetsToTxn": ((0, OK),),
         "TxnOffsetCommit": ((0, STATE), (4, ABORTABLE), (5, OK)),
         "Produce": ((0, STATE), (11, ABORTABLE), (12, OK)),
-        "EndTxn commit": ((0, STATE),),
+        "EndTxn commit": ((0, STATE), (5, LOADING)),
         "EndTxn abort": ((0, STATE), (5, OK)),
         "InitProducerId": ((3, OK),),
     },
@@ -230,7 +230,24 @@ def test_the_end_again_and_the_other_way(version: int) -> None:
                     caller.producer_id,
                     caller.epoch + 1,
                 )
-        assert caller.end_answer(version, commit=not commit).error_code is STATE
+        # Under transactions v2 a commit after an abort comes from a client whose transaction the broker ended.
+        opposite = FENCED if version >= 5 and not commit else STATE
+        assert caller.end_answer(version, commit=not commit).error_code is opposite
+
+
+def test_a_commit_that_overtakes_its_records() -> None:
+    """The Java client's sender may let it go first; told to come again it sends the records before it does."""
+    _, producer = fresh()
+    caller = Caller.of(producer)
+    assert caller.commit(5) is LOADING
+    assert caller.produce(12) is OK
+    answer = caller.end_answer(5, commit=True)
+    assert answer.error_code is OK
+    following = caller.but(epoch=answer.producer_epoch)
+    assert [following.commit(5) for _ in range(3)] == [LOADING, STATE, STATE], "there really is nothing"
+    assert following.commit(4) is STATE
+    assert following.produce(12) is OK
+    assert following.commit(5) is OK
 
 
 @pytest.mark.parametrize("begin", ["AddPartitionsToTxn", "AddOffsetsToTxn", "Produce"])

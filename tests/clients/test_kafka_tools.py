@@ -279,7 +279,7 @@ def test_transactions(served: Served, tools: KafkaTools, unique: Callable[[str],
             # Apache Kafka writes a marker and lets the coordinator believe in an open transaction.
             assert states()[first] == "CompleteAbort"
             answer = raw.end_txn(first, *identities[first], commit=True)
-            assert answer.error_code is ErrorCode.invalid_txn_state, "it ended the other way"
+            assert answer.error_code is ErrorCode.producer_fenced, "it ended the other way"
             assert raw.list_offset(topic, 0, -1) == 2, "no markers"
 
 

@@ -1,6 +1,6 @@
 """Clusters of real processes under faults: nothing acknowledged is lost, and service comes back each time.
 
-SEALOG_CLUSTER_FAULTS: how many faults brokers get, 25 by default. SEALOG_CLUSTER_SEED: repeats a plan.
+SEALOG_CLUSTER_FAULTS: how many faults brokers get, 100 by default. SEALOG_CLUSTER_SEED: repeats a plan.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.cluster.times import ServiceTimes
 from tests.crash.isolated import isolated
 from tests.history.violations import LOST_PLAIN
 
-FAULTS = int(os.environ.get("SEALOG_CLUSTER_FAULTS", "25"))
+FAULTS = int(os.environ.get("SEALOG_CLUSTER_FAULTS", "100"))
 FAULTS_AT_A_TIME = 25
 NODES = (1, 2, 3)
 

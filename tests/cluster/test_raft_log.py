@@ -5,14 +5,16 @@ from __future__ import annotations
 import random
 
 import pytest
+from crc32c import crc32c
 from support.sim_disk import SimDisk
 from support.sim_loop import SimScheduler
 
 from broker.replication.folder import make_dir_durable
 from broker.replication.hard_state import HardStateFile
 from broker.replication.ops import Code, encode
-from broker.replication.raft_log import CorruptRaftLog, FileLog
+from broker.replication.raft_log import MARK, CorruptRaftLog, FileLog
 from broker.replication.replica import places_in_log
+from broker.replication.store import CHECKPOINT, Fatal, Store
 from raftish import membership
 from raftish.entries import Entry, HardState, Kind
 from raftish.membership import Membership
@@ -167,3 +169,114 @@ def test_changes_of_members_are_known_after_a_start_and_where_nodes_are_stands_b
     assert rig.log.members_after(0) == [(1, members[0])], "what is cut off is forgotten"
     rig.log.restart_at(9, 2)
     assert rig.log.members_after(0) == []
+
+
+def damaged(rig, name, position, data):
+    rig.flush()
+    rig.log.close()
+    rig.disk.overwrite(f"log/{name}", position, data)
+    with pytest.raises(CorruptRaftLog, match=r"damaged|gone"):
+        rig.open()
+
+
+def files(rig):
+    return [name for name in rig.disk.list("log") if name != MARK]
+
+
+@pytest.mark.parametrize("count", [5, 100])
+def test_a_file_whose_head_was_damaged_is_not_taken_for_one_that_was_being_made(count):
+    rig = Rig()
+    for index in range(1, count + 1):
+        rig.log.write(None, [entry(1, index)])
+    damaged(rig, files(rig)[-1], 3, b"x")
+
+
+def test_a_file_under_another_name_is_refused():
+    rig = Rig()
+    rig.log.write(None, [entry(1, 1)])
+    rig.flush()
+    rig.log.close()
+    rig.disk.rename(f"log/{files(rig)[0]}", f"log/{7:020d}.raft")
+    with pytest.raises(CorruptRaftLog, match="file of entries from 1 on"):
+        rig.open()
+
+
+def test_damage_in_the_last_file_is_no_torn_tail_where_it_was_noted_as_durable():
+    rig = Rig(part_bytes=1 << 20)
+    for index in range(1, 10):
+        rig.log.write(None, [entry(1, index)])
+    rig.scheduler.advance(2000)
+    rig.log.write(None, [entry(1, 10)])
+    rig.flush()
+    rig.log.write(None, [entry(1, 11)])
+    rig.flush()
+    rig.log.close()
+    rig.disk.overwrite(f"log/{files(rig)[0]}", 20 + 10 * 125 + 30, b"x")
+    rig.log = rig.open()
+    assert rig.log.last_index == 10, "of the last one nothing was noted"
+    damaged(rig, files(rig)[0], 20 + 5 * 125 + 30, b"x")
+
+
+def test_what_is_cut_off_was_never_noted():
+    """Whatever of the notes a power cut keeps, a log that was cut off is whole."""
+    for seed in range(12):
+        rig = Rig(part_bytes=1 << 20)
+        for index in range(1, 10):
+            rig.log.write(None, [entry(1, index)])
+        rig.scheduler.advance(2000)
+        rig.log.write(None, [entry(1, 10)])
+        rig.flush()
+        rig.log.write(5, [entry(2, 5)])
+        if seed % 2:
+            rig.flush()
+        rig.power_cut(seed)
+        assert 4 <= rig.log.last_index <= 5
+        rig.log.restart_at(2, 1)
+        rig.power_cut(seed)
+        assert rig.log.last_index == 2
+
+
+@pytest.mark.parametrize("position", [0, 12, 27, 4096, 4096 + 20])
+@pytest.mark.parametrize("promises", [0, 1, 2, 5])
+def test_a_damaged_promise_is_refused_not_the_one_before_it_taken(position, promises):
+    disk = SimDisk()
+    make_dir_durable(disk, "raft")
+    states = HardStateFile(disk, SimScheduler(), "raft/hard-state")
+    assert states.is_new
+    for term in range(1, promises + 1):
+        states.write_now(HardState(term, 2))
+    assert HardStateFile(disk, SimScheduler(), "raft/hard-state").current == (
+        promises,
+        2 if promises else None,
+    )
+    before = disk.content("raft/hard-state")[position]
+    disk.overwrite("raft/hard-state", position, bytes([before ^ 1]))
+    with pytest.raises(Fatal, match="raft/hard-state is damaged"):
+        HardStateFile(disk, SimScheduler(), "raft/hard-state")
+    disk.overwrite("raft/hard-state", position // 4096 * 4096, bytes(28))
+    with pytest.raises(Fatal, match="raft/hard-state lacks"):
+        HardStateFile(disk, SimScheduler(), "raft/hard-state")
+
+
+def test_a_promise_file_of_an_earlier_version_goes_on():
+    """It had one place until the second promise."""
+    disk = SimDisk()
+    make_dir_durable(disk, "raft")
+    states = HardStateFile(disk, SimScheduler(), "raft/hard-state")
+    states.write_now(HardState(1, 3))  # number 2
+    second = disk.content("raft/hard-state")[:28]
+    head = (1).to_bytes(8, "big") + second[8:24]
+    disk.replace("raft/hard-state", bytes(4096) + head + crc32c(head).to_bytes(4, "big"))
+    found = HardStateFile(disk, SimScheduler(), "raft/hard-state")
+    assert found.current == HardState(1, 3)
+    found.write_now(HardState(2, None))
+    assert HardStateFile(disk, SimScheduler(), "raft/hard-state").current == HardState(2, None)
+
+
+def test_a_checkpoint_that_was_emptied_is_refused_by_name():
+    for content in (b"", bytes(4), bytes(3)):
+        disk = SimDisk()
+        Store(disk).write_now()
+        disk.replace(CHECKPOINT, content)
+        with pytest.raises(Fatal, match="checkpoint is damaged"):
+            Store(disk)

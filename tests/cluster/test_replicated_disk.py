@@ -268,6 +268,15 @@ def test_a_removed_file_is_read_as_long_as_it_is_open():
 
 def test_what_is_no_payload_is_refused():
     assert decode(encode([(2, 1, 0, b"x")])) == [(2, 1, 0, b"x")]
-    for payload in (b"", b"\xc1", b"\x93", encode([(99, 1)]), b"\x01"):
+    falsely = [
+        [(2, 1, 0)],
+        [(2, 1, 0, "x")],
+        [(2, 1, -1, b"x")],
+        [(1, 7, 7)],
+        [(5, "a", "b")],
+        [(2, True, 0, b"x")],
+        [{}],
+    ]
+    for payload in (b"", b"\xc1", b"\x93", encode([(99, 1)]), b"\x01", *map(encode, falsely)):
         with pytest.raises(BadChange):
             decode(payload)

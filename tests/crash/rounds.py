@@ -11,6 +11,7 @@ or that and a power cut: `cut` makes of the data directory what a power cut leav
 
 import os
 import random
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -140,6 +141,17 @@ class CrashRun:
     def report(self) -> str:
         errors = [f"  errors follower {name}: {n}" for f in self.followers for name, n in f.errors.items()]
         return "\n".join([self.load.report(), *errors])
+
+    def told(self, violations: Sequence[Violation]) -> str:
+        """The violations, and what the clients did and heard around the transactions that they name."""
+        named = re.findall(r"transaction (\d+) of ([\w-]+)", "\n".join(map(str, violations[:30])))
+        around = {(name, int(number) + step) for number, name in named[:10] for step in (-1, 0, 1, 2)}
+        events = [
+            str(event)
+            for event in self.load.events
+            if (getattr(event, "producer", None), getattr(event, "txn", None)) in around
+        ]
+        return "\n".join([*map(str, violations[:30]), *events[:300]])
 
     def _follower(self, committed: bool) -> Follower:
         follower = Follower(

@@ -26,5 +26,5 @@ def cut_power_at_random_moments(folder):
         machine.end()
     print(run.report())
     print(f"  bytes that no flush had covered: {machine.lost_bytes}")
-    assert not violations, "\n".join(str(violation) for violation in violations[:30])
+    assert not violations, run.told(violations)
     assert machine.lost_bytes > 0, "no cut met anything unflushed: the test shows nothing"

@@ -24,6 +24,6 @@ def kill_at_random_moments(folder):
     finally:
         broker.end()
     print(run.report())
-    assert not violations, "\n".join(str(violation) for violation in violations[:30])
+    assert not violations, run.told(violations)
     # An open transaction outlives the broker: its producer ends it on the restarted one.
     assert run.load.counts["commit acked over a crash"] > 0 or ROUNDS < 20

@@ -13,7 +13,8 @@ import time
 import traceback
 from pathlib import Path
 
-from fuzz.targets import TARGETS, Finding, Seeded
+from fuzz.target import Finding, Seeded
+from fuzz.targets import TARGETS
 
 FOUND = Path(__file__).resolve().parents[2] / ".cache" / "fuzz"
 

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 from support.sim_disk import SimDisk
 
-from fuzz import data_folder, random_requests, sessions
-from fuzz.mutations import mutated
+from fuzz import cluster_targets, data_folder, random_requests, sessions
+from fuzz.target import Seeded, Target
 from storage.cache import SegmentCache
 from storage.check import check_directory
 from storage.compaction_records import decode
@@ -35,46 +32,7 @@ from wire.guard import MalformedRequest
 from wire.header import parse_request_header
 from wire.records import Record, build_batch, iterate_records
 
-KEPT = Path(__file__).parent / "corpus"
-"""Inputs that once found something, and what else code cannot make: `<target>/<name>`."""
 LARGEST_RECORDS = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    name: str
-    corpus: Callable[[], Sequence[bytes]]
-    check: Callable[[bytes], None]
-
-    def inputs(self) -> list[bytes]:
-        """The corpus, made and kept."""
-        kept = sorted((KEPT / self.name).glob("*")) if (KEPT / self.name).is_dir() else []
-        return [*self.corpus(), *(path.read_bytes() for path in kept)]
-
-    def from_seed(self, seed: int) -> bytes:
-        chance = random.Random(f"{self.name} {seed}")
-        inputs = _inputs(self.name)
-        return mutated(chance.choice(inputs), chance, inputs)
-
-    def run(self, seed: int) -> None:
-        data = self.from_seed(seed)
-        try:
-            self.check(data)
-        except Exception as error:
-            raise Finding(self.name, seed, data) from error
-
-
-class Finding(AssertionError):
-    """A check failed. Its cause says how; `data` is the input."""
-
-    def __init__(self, target: str, seed: int, data: bytes) -> None:
-        super().__init__(f"{target}, seed {seed}: {data[:400].hex()}")
-        self.data = data
-
-
-@cache
-def _inputs(name: str) -> list[bytes]:
-    return TARGETS[name].inputs()
 
 
 # -- the wire
@@ -266,19 +224,6 @@ def _check_store(data: bytes) -> None:
 # -- the whole
 
 
-@dataclass(frozen=True, slots=True)
-class Seeded(Target):
-    """A target whose inputs are no bytes: the seed makes them."""
-
-    seeded: Callable[[random.Random], None] = lambda _: None
-
-    def run(self, seed: int) -> None:
-        try:
-            self.seeded(random.Random(seed))
-        except Exception as error:
-            raise Finding(self.name, seed, b"") from error
-
-
 @cache
 def _images() -> list[data_folder.Image]:
     return data_folder.build_images()
@@ -293,10 +238,6 @@ def _damage_folder(chance: random.Random) -> None:
         raise AssertionError(f"the {image.name} folder, {what}") from error
 
 
-def _nothing(_: bytes) -> None:
-    raise NotImplementedError
-
-
 TARGETS: dict[str, Target] = {
     target.name: target
     for target in (
@@ -308,7 +249,8 @@ TARGETS: dict[str, Target] = {
         Target("compaction-records", _batches, _check_compaction_records),
         Target("segment", lambda: _files("topics/", ".seg"), _check_segment),
         Target("metadata", lambda: _files("metadata/"), _check_store),
-        Seeded("sessions", list, _nothing, sessions.run),
-        Seeded("folder", list, _nothing, _damage_folder),
+        Seeded("sessions", sessions.run),
+        Seeded("folder", _damage_folder),
+        *cluster_targets.TARGETS,
     )
 }

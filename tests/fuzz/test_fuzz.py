@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from fuzz.targets import KEPT, TARGETS, Seeded
+from fuzz.target import KEPT, Seeded
+from fuzz.targets import TARGETS
 
 SEEDS = {
     "frames": 400,
@@ -20,6 +21,13 @@ SEEDS = {
     "metadata": 1_500,
     "sessions": 60,
     "folder": 0,  # test_damaged_folder.py
+    "raft-messages": 3_000,
+    "raft-datagrams": 1_500,
+    "raft-handshake": 1_500,
+    "raft-changes": 4_000,
+    "raft-checkpoint": 1_500,
+    "raft-log": 500,
+    "raft-hard-state": 4_000,
 }
 
 

@@ -117,13 +117,18 @@ def test_append_5_commit_index_is_the_lower_of_the_leaders_and_the_last_new_entr
     assert rig.raft.commit == 3
 
 
-def test_a_heartbeat_commits_no_further_than_the_log_was_compared():
+def test_a_heartbeat_commits_what_was_acknowledged_in_its_term_also_before_a_restart():
     rig = Rig(terms=(1, 1, 1), term=2)
+    rig.append(2, 2, 3, 1, *entries(2, first=4))
     rig.step(Heartbeat, 2, 2, 1, 3)
+    assert rig.raft.commit == 3
+    rig.step(Heartbeat, 2, 2, 2, 4)
+    assert rig.raft.commit == 3, "the last entry is not durable here, so no leader would say that"
+    rig.flush()
+    rig.restart()
     assert rig.raft.commit == 0
-    rig.append(2, 2, 2, 1)
-    rig.step(Heartbeat, 2, 2, 2, 3)
-    assert rig.raft.commit == 2
+    rig.step(Heartbeat, 2, 2, 3, 4)
+    assert rig.raft.commit == 4, "with nothing new to append, nothing else would tell it"
 
 
 # RequestVote RPC, receiver implementation

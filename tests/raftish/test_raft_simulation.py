@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import sys
 
 import pytest
 
 from tests.raftish.checker import Violation
 from tests.raftish.mutants import FAULTS, MUTANTS
 from tests.raftish.world import World
+from tests.support.coverage import untraced
 
 CHUNK = 100
 FAULTS_MS = 1500
@@ -19,17 +18,6 @@ STALE_MS = 1000
 
 def chunks(seeds):
     return range(0, int(os.environ.get("SEALOG_RAFT_SEEDS", seeds)), CHUNK)
-
-
-@contextlib.contextmanager
-def untraced():
-    """A measurement of coverage would make it three to four times as long, and the other tests cover it all."""
-    trace = sys.gettrace()
-    sys.settrace(None)
-    try:
-        yield
-    finally:
-        sys.settrace(trace)
 
 
 @untraced()

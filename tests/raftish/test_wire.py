@@ -75,13 +75,13 @@ def test_every_message_has_a_number():
     assert set(codec._NUMBERS) == set(Message.__args__)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(U64, MESSAGES)
 def test_a_message_comes_back_as_it_was(group, message):
     assert decode(encode(group, message)[4:]) == (group, message)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.tuples(U64, MESSAGES), max_size=5), st.integers(1, 40))
 def test_a_stream_is_cut_into_its_frames_wherever_it_breaks(said, step):
     stream = b"".join(encode(group, message) for group, message in said)
@@ -90,14 +90,14 @@ def test_a_stream_is_cut_into_its_frames_wherever_it_breaks(said, step):
     assert heard == said
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.binary(max_size=200))
 def test_anything_else_is_refused(data):
     with pytest.raises(BadMessage):
         decode(data)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(MESSAGES, st.randoms(use_true_random=False))
 def test_damage_is_refused_and_what_the_checksum_lets_pass_is_a_message_or_refused(message, rng):
     frame = bytearray(encode(7, message)[4:])
@@ -267,7 +267,7 @@ def test_what_an_acceptor_says_does_not_pass_for_a_proof():
         acceptor.accept(challenge[-32:])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.binary(max_size=120), st.integers(0, 200))
 def test_garbage_in_a_handshake_is_refused(data, at):
     with pytest.raises(HandshakeFailed):

@@ -10,10 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.simulation.actor import decode
 from tests.simulation.mutants import MUTANTS, planted
 from tests.simulation.plan import FAULT_KINDS, Plan, draw_plan
 from tests.simulation.shrink import shrink
 from tests.simulation.simulation import simulate
+from tests.support.sim_node import batch
+from wire.batch import parse_header
+from wire.errors import KafkaError
 
 ROOT = Path(__file__).resolve().parents[2]
 SEEDS = 2_000
@@ -57,6 +61,17 @@ def test_seeds_of_the_long_run_that_found_something(seed: int) -> None:
     grew after the metadata store had failed; offsets of before were answered after it had."""
     result = simulate(draw_plan(seed))
     assert not result.failed, result.violations[:10]
+
+
+def test_a_simulated_reader_checks_a_batch_before_it_leaves_it_out() -> None:
+    """Seed 182733 of the long run: a flipped byte made a batch of records look like a control batch."""
+    good = batch(b"value", producer_id=1, epoch=0, sequence=0, transactional=True)
+    assert decode(good, 0) == ([(0, "value")], 1)
+    flipped = bytearray(good)
+    flipped[22] ^= 0x20
+    assert parse_header(flipped).is_control
+    with pytest.raises(KafkaError, match="CRC"):
+        decode(flipped, 0)
 
 
 def test_the_seeds_do_what_they_are_for() -> None:

@@ -365,7 +365,7 @@ def test_unreadable_and_shortened_files_are_storage_errors() -> None:
 # Timestamps.
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(
         st.tuples(st.lists(st.integers(0, 60), min_size=1, max_size=4), st.booleans(), st.integers(0, 4)),

@@ -123,6 +123,22 @@ def test_short_writes_are_finished(disk: RealDisk, monkeypatch: pytest.MonkeyPat
     file.close()
 
 
+def test_the_kernel_is_told_what_will_be_read(disk: RealDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[int, int, int]] = []
+    real = os.posix_fadvise
+    monkeypatch.setattr(
+        os,
+        "posix_fadvise",
+        lambda fd, *rest: (real(fd, *rest), told.append(rest)),  # type: ignore[arg-type]
+    )
+    file = disk.open("f", create=True)
+    file.pwritev([b"0123456789"], 0)
+    file.will_read(1 << 20, 5)
+    assert told == [(5, 1 << 20, os.POSIX_FADV_WILLNEED)]
+    assert file.pread(20, 5) == b"56789"
+    file.close()
+
+
 def test_short_reads_are_finished(disk: RealDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.pread
     file = disk.open("f", create=True)

@@ -169,6 +169,10 @@ class SimFile:
         self._disk.meet("read", self.path)
         return bytes(self._inode.cached[position : position + size_bytes])
 
+    def will_read(self, size_bytes: int, position: int) -> None:
+        self._check()
+        self._disk.hints.append((self.path, position, size_bytes))
+
     def pwritev(self, buffers: Sequence[Any], position: int) -> int:
         self._check(write=True)
         data = b"".join(bytes(buffer) for buffer in buffers)
@@ -231,6 +235,8 @@ class SimDisk:
         """Completed flushes per path (folders too)."""
         self.writes: Counter[str] = Counter()
         self.reads: Counter[str] = Counter()
+        self.hints: list[tuple[str, int, int]] = []
+        """Files, positions and sizes of what was said to be read soon."""
         self.flushes_in_flight = 0
         self.most_flushes_in_flight = 0
         self.open_files: set[SimFile] = set()

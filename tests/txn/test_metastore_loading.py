@@ -248,7 +248,7 @@ class TestSeveralFiles:
         )
         store, _ = open_store(disk, options)
         disk.fail("write", "snapshot", times=9)
-        while store._log.file_number < 3 or store.lsn < 12:
+        while store._journal.file_number < 3 or store.lsn < 12:
             store.apply([Put(f"/{store.lsn + 1:03d}", "x" * 50)])
             scheduler.advance(5)
         if durable:

@@ -257,7 +257,7 @@ def test_an_impossible_transition_raises() -> None:
     world.store.close()
     for state in LogState:
         with pytest.raises(AssertionError):
-            world.store._log._move(state)
+            world.store._journal._move(state)
 
 
 class TestClose:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from metastore_group import GroupPair
 from metastore_model import KEYS, Mirror, Pair, random_ops
 
 seeds = st.integers(0, 2**32 - 1)
 
 
 class StoreMachine(RuleBasedStateMachine):
+    make: Callable[[int], Pair] = Pair
+
     @initialize(seed=seeds)
     def begin(self, seed: int) -> None:
-        self.pair = Pair(seed)
+        self.pair = type(self).make(seed)
         self.pair.open()
 
     @rule(seed=seeds, batches=st.integers(1, 8))
@@ -81,6 +85,18 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 StoreMachine.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=60, stateful_step_count=40, suppress_health_check=list(HealthCheck)
 )
 TestStoreAgainstModel = StoreMachine.TestCase
+
+
+class GroupMachine(StoreMachine):
+    """The same, of a store that a group of one node commits."""
+
+    make = GroupPair
+
+
+GroupMachine.TestCase.settings = settings(
+    max_examples=25, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+)
+TestGroupAgainstModel = GroupMachine.TestCase

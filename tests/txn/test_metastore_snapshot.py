@@ -160,7 +160,7 @@ def test_batches_in_two_files_become_durable_in_order() -> None:
     world.fill(40)
     wait()
     world.scheduler.advance(50)
-    assert world.store._log.file_number == 2
+    assert world.store._journal.file_number == 2
     world.fill(1)
     wait()
     world.scheduler.advance(40)

@@ -84,7 +84,7 @@ plain = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(values=st.lists(plain, min_size=1, max_size=6), snapshot=st.booleans())
 def test_values_come_back_as_they_were(values: list[Any], snapshot: bool) -> None:
     scheduler = SimScheduler()

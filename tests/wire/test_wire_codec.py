@@ -31,7 +31,7 @@ from wire.connection import Connection
 from wire.errors import ErrorCode
 from wire.schema import message_class
 
-ALL_VERSIONS = settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+ALL_VERSIONS = settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
 
 
 @given(st.data())

@@ -42,7 +42,7 @@ def body_of(api_key: int, version: int, message: Any) -> bytes:
 
 
 @given(st.data())
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 def test_damaged_requests_are_refused_or_decoded_whole(data: st.DataObject) -> None:
     """Counts and lengths overwritten, bytes inserted and cut: an error, or a message; never the process' end."""
     api_key, version = data.draw(st.sampled_from(served_versions()))
@@ -64,7 +64,7 @@ def test_damaged_requests_are_refused_or_decoded_whole(data: st.DataObject) -> N
 
 
 @given(st.sampled_from(served_versions()), st.binary(max_size=80))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_random_bytes_are_refused_or_decoded_whole(api: tuple[int, int], body: bytes) -> None:
     try:
         decode_request(*api, body)
@@ -149,7 +149,7 @@ def test_many_tagged_fields_are_limited(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @given(st.data())
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 def test_unknown_tagged_fields_are_ignored(data: st.DataObject) -> None:
     """A client of tomorrow may add tagged fields to a version of today (KIP-482)."""
     api_key, version = data.draw(st.sampled_from(FLEXIBLE))
@@ -170,7 +170,7 @@ def test_known_tagged_fields_must_have_the_size_they_claim() -> None:
 
 
 @given(st.data())
-@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 def test_the_shortcut_for_produce_agrees_with_the_general_guard(data: st.DataObject) -> None:
     """Valid and damaged bodies alike: what the shortcut passes without asking, the general guard passes too."""
     version = data.draw(st.sampled_from(PRODUCE_VERSIONS))

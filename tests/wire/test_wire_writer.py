@@ -31,7 +31,7 @@ def written(message: Any) -> bytes:
 
 
 @given(st.data())
-@settings(max_examples=500, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=500, suppress_health_check=[HealthCheck.too_slow])
 def test_byte_for_byte(data: st.DataObject) -> None:
     api_key, version = data.draw(st.sampled_from(served_versions()))
     kind = data.draw(st.sampled_from(["request", "response"]))

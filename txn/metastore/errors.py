@@ -36,6 +36,31 @@ class StoreFailed(MetaStoreError):
     """
 
 
+class NotLeading(StoreFailed):
+    """Another node leads, so this one changes nothing; nothing of the batch was applied. `leader`: which, if known."""
+
+    def __init__(self, leader: int | None) -> None:
+        where = f"node {leader} leads" if leader is not None else "no leader is known"
+        super().__init__(f"this node does not lead the store: {where}")
+        self.leader = leader
+
+
+class TryAgain(StoreFailed):
+    """Not at this moment: too much waits to be committed, or leadership is being handed over. Nothing was applied."""
+
+
+class OutcomeUnknown(StoreFailed):
+    """This node stopped leading before it knew: the batch may have been committed, may yet be, or never will be."""
+
+
+class BatchLost(StoreFailed):
+    """The batch is not committed and never will be: another stands in its place."""
+
+
+class Diverged(MetaStoreError):
+    """A committed batch does not fit the state here: this node must not go on."""
+
+
 class CorruptStore(MetaStoreError):
     """Something that was durable is damaged or missing, so the store refuses to open.
 

@@ -35,7 +35,7 @@ MARK = 2
 RECORDS = 3
 """A stretch of a snapshot: [key, version, value, ...]. Its lsn is the snapshot's."""
 END = 4
-"""The end of a snapshot: [number of records, next sequence]."""
+"""The end of a snapshot: [number of records, next sequence], and the note of its writer if there is one."""
 
 FILE_MAGIC = b"metastor"
 FRAME_MAGIC = b"\xa5Mf\x1e"
@@ -86,6 +86,14 @@ def encode_frame_header(
     """What goes before `payload` in file `file_number` at `position`."""
     rest = _FRAME_REST.pack(len(payload), kind, lsn, durable_lsn, position)
     return _FRAME_START.pack(FRAME_MAGIC, crc32c(payload, crc32c(rest, file_number & 0xFFFFFFFF))) + rest
+
+
+def lsn_of(header: bytes) -> int:
+    """The lsn in a frame's header, whatever the frame is worth. Raises ValueError for fewer bytes than a header's."""
+    if len(header) < FRAME_HEADER_BYTES:
+        raise ValueError("no whole frame header")
+    lsn: int = _FRAME.unpack_from(header)[4]
+    return lsn
 
 
 class Tail(NamedTuple):

@@ -92,6 +92,11 @@ class SecondaryIndex:
             self._entries.add((new_key, key))
             self._by_key[key] = new_key
 
+    def revert(self, change: IndexChange) -> None:
+        """Undo `apply` of the change applied last."""
+        owner, (key, old, new), old_key, new_key = change
+        self.apply(IndexChange(owner, Effect(key, new, old), new_key, old_key))
+
     def scan(self, low: IndexKey | None, high: IndexKey | None) -> Iterator[tuple[IndexKey, str]]:
         """Entries with low <= index key < high, in order.
 

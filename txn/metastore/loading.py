@@ -20,7 +20,7 @@ from txn.metastore import frames
 from txn.metastore.errors import CorruptStore
 from txn.metastore.files import Folder
 from txn.metastore.frames import Frame, FrameReader, Tail
-from txn.metastore.ops import Record
+from txn.metastore.ops import Record, Value
 
 _new = tuple.__new__
 _RECORDS = repeat(Record)
@@ -56,6 +56,8 @@ class Image:
     """0: there is none."""
     snapshot_lsn: int = 0
     snapshot_bytes: int = 0
+    note: Value = None
+    """What the snapshot's writer left in it (`SnapshotFile`)."""
     log_ends: dict[int, int] = field(default_factory=dict)
     """The log files after the snapshot, in order, and where the good frames of each end."""
     batches: int = 0
@@ -85,7 +87,7 @@ def load(folder: Folder, durable_lsn: int = 0) -> Image | None:
     image = Image(known_lsn=durable_lsn)
     if listing.snapshots:
         image.snapshot_number = listing.snapshots[-1]
-        _load_snapshot(folder, image)
+        load_snapshot(folder, image)
     first = image.snapshot_number or 1
     numbers = [number for number in listing.logs if number >= first]
     expected = range(first, first + max(1, len(numbers)))
@@ -103,9 +105,12 @@ def load(folder: Folder, durable_lsn: int = 0) -> Image | None:
     return image
 
 
-def _load_snapshot(folder: Folder, image: Image) -> None:
-    """It was whole and flushed before it got its name, so nothing excuses damage in it."""
-    path = folder.snapshot_path(image.snapshot_number)
+def load_snapshot(folder: Folder, image: Image, path: str | None = None) -> None:
+    """Read the snapshot of `image.snapshot_number` into it; `path`: where it is, if it hasn't got its name yet.
+
+    It was whole and flushed before it got its name, so nothing excuses damage in it: raises `CorruptStore`.
+    """
+    path = path or folder.snapshot_path(image.snapshot_number)
     records = image.records
     end: Frame | None = None
     count = 0
@@ -120,7 +125,8 @@ def _load_snapshot(folder: Folder, image: Image) -> None:
                 records.update(zip(flat[::3], made, strict=True))
             elif frame.kind == frames.END:
                 end = frame
-                count, image.next_sequence = _unpack(frame)
+                count, image.next_sequence, *note = _unpack(frame)
+                image.note = note[0] if note else None
             else:
                 raise CorruptStore(path, frame.position, f"a frame of kind {frame.kind} in a snapshot")
         except (ValueError, TypeError) as error:

@@ -19,6 +19,7 @@ from storage.disk import Disk, File
 from txn.metastore import frames
 from txn.metastore.errors import StoreFailed
 from txn.metastore.schema import Options
+from txn.metastore.state import Batch
 from txn.metastore.waiters import Callback, Waiters
 
 
@@ -65,6 +66,8 @@ class Log:
     ) -> None:
         self.after_write: Callable[[], None] | None = None
         """Called whenever the log has grown, at the end of a turn."""
+        self.before_close: Callable[[], None] | None = None
+        """Called whenever it is asked to close."""
         self.written_bytes = 0
         """All that was ever written by this object."""
         self.flushes = 0
@@ -101,6 +104,15 @@ class Log:
         return self._failure
 
     @property
+    def closed(self) -> bool:
+        return self._state is LogState.CLOSED
+
+    @property
+    def untold(self) -> tuple[Batch, ...]:
+        """None: watches are told of a batch as soon as it is applied."""
+        return ()
+
+    @property
     def file_number(self) -> int:
         return self._current.number
 
@@ -110,13 +122,15 @@ class Log:
 
     # -- what the store asks for
 
-    def check_open(self) -> None:
-        """Raises `StoreFailed` when nothing can be appended any more."""
+    def begin(self) -> int:
+        """The lsn that the next batch gets. Raises `StoreFailed` when nothing can be appended any more."""
         if self._state is not LogState.OPEN:
             raise self._failure or StoreFailed("the store is closed")
+        return self._appended_lsn + 1
 
-    def append(self, lsn: int, payload: bytes) -> None:
+    def append(self, batch: Batch, payload: bytes) -> None:
         """Queue a batch; the log must be open."""
+        lsn = batch.lsn
         self._append(frames.BATCH, lsn, payload)
         self._appended_lsn = lsn
 
@@ -137,7 +151,7 @@ class Log:
     def when_recorded(self, lsn: int, callback: Callback) -> None:
         """As `when_durable`, but always with the error where nothing can be appended any more."""
         try:
-            self.check_open()
+            self.begin()
         except StoreFailed as failure:
             self._scheduler.call_soon(callback, failure)
         else:
@@ -155,6 +169,8 @@ class Log:
 
         That flush has a say in the outcome: of two flushes of one file the kernel tells only one of an error.
         """
+        if self.before_close is not None:
+            self.before_close()
         if self._state is LogState.CLOSED:
             done(self._failure)
             return

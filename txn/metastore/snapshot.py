@@ -8,22 +8,16 @@ cannot be written is given up and tried again when the log has grown further; th
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 
-import msgpack
-
 from storage.clock import Scheduler
-from storage.disk import File
 from txn.metastore import frames
 from txn.metastore.files import Folder
 from txn.metastore.log import Log, LogFile, LogState
-from txn.metastore.ops import Record
 from txn.metastore.schema import Options
+from txn.metastore.snapshot_file import SnapshotFile
 from txn.metastore.state import State
-from txn.metastore.view import FrozenView
 
 
 class Phase(Enum):
@@ -43,22 +37,6 @@ _TRANSITIONS = {
     Phase.PUBLISHING: {Phase.IDLE, Phase.STOPPED},
     Phase.STOPPED: set[Phase](),
 }
-
-
-@dataclass(slots=True, eq=False)
-class _Work:
-    """One snapshot in the making."""
-
-    number: int
-    lsn: int
-    next_sequence: int
-    file: File
-    view: FrozenView
-    backlog: deque[tuple[str, Record]]
-    log_bytes: int
-    """`Log.written_bytes` when it was taken."""
-    end: int = frames.HEADER_BYTES
-    records: int = 0
 
 
 class Snapshotter:
@@ -91,8 +69,9 @@ class Snapshotter:
         self._threshold = max(options.snapshot_log_bytes, snapshot_bytes)
         self._next: LogFile | None = None
         """The log file being prepared."""
-        self._work: _Work | None = None
-        self._packer = msgpack.Packer()
+        self._work: SnapshotFile | None = None
+        self._taken_at_bytes = 0
+        """`Log.written_bytes` when the snapshot in the making was taken."""
 
     @property
     def log_bytes(self) -> int:
@@ -130,7 +109,7 @@ class Snapshotter:
             if error is not None:
                 self._give_up(error)
             else:
-                self._name(path, self._switch)
+                self._name(lambda: self._folder.finish(path), self._switch)
 
         try:
             file.allocate(0, size)
@@ -146,88 +125,46 @@ class Snapshotter:
             return
         self._next = None
         state = self._state
-        number = successor.number
         self._move(Phase.WRITING)
         try:
-            file = self._folder.create(self._folder.snapshot_path(number), frames.SNAPSHOT, number)
+            self._work = SnapshotFile(
+                self._folder,
+                self._scheduler,
+                self._options,
+                state,
+                successor.number,
+                lsn=state.lsn,
+                next_sequence=state.next_sequence,
+                all_taken=lambda: self._move(Phase.FLUSHING),
+                done=self._written,
+            )
         except OSError as error:
             self._give_up(error)
             return
-        self._work = _Work(
-            number=number,
-            lsn=state.lsn,
-            next_sequence=state.next_sequence,
-            file=file,
-            view=state.freeze(),
-            backlog=deque(),
-            log_bytes=self._log.written_bytes,
-        )
-        self._scheduler.call_soon(self._write_some, self._work)
+        self._taken_at_bytes = self._log.written_bytes
 
     # -- the snapshot's file
 
-    def _write_some(self, work: _Work) -> None:
-        """One turn's share."""
-        if work is not self._work:
-            return
-        if not work.backlog:
-            taken = work.view.take(self._options.snapshot_turn_records)
-            if taken is None:
-                self._write_end(work)
-                return
-            work.backlog.extend(taken)
-        pack = self._packer.pack
-        parts: list[bytes] = []
-        count = 0
-        size = 0
-        while work.backlog and size < self._options.snapshot_turn_bytes:
-            key, (value, version) = work.backlog.popleft()
-            parts += (pack(key), pack(version), pack(value))
-            size += len(parts[-1])
-            count += 1
-        work.records += count
-        head = self._packer.pack_array_header(3 * count)
-        try:
-            self._write_frame(work, frames.RECORDS, b"".join((head, *parts)))
-        except OSError as error:
-            self._give_up(error)
-            return
-        self._scheduler.call_later(self._options.snapshot_pause_ms, self._write_some, work)
-
-    def _write_end(self, work: _Work) -> None:
-        self._state.release()
-        self._move(Phase.FLUSHING)
-        try:
-            self._write_frame(work, frames.END, msgpack.packb([work.records, work.next_sequence]))
-            self._folder.disk.start_flush(work.file, lambda error: self._flushed(work, error))
-        except OSError as error:
-            self._give_up(error)
-
-    def _write_frame(self, work: _Work, kind: int, payload: bytes) -> None:
-        header = frames.encode_frame_header(work.number, work.end, kind, work.lsn, work.lsn, payload)
-        work.end += work.file.pwritev([header, payload], work.end)
-
-    def _flushed(self, work: _Work, error: OSError | None) -> None:
-        if work is not self._work:
-            return
+    def _written(self, error: OSError | None) -> None:
+        work = self._work
+        assert work is not None
         if error is not None:
             self._give_up(error)
             return
         # The log before it may be flushing yet, and is to be closed and removed: not before it is durable.
         self._log.when_durable(work.lsn, lambda failure: self._publish(work, failure))
 
-    def _publish(self, work: _Work, failure: Exception | None) -> None:
+    def _publish(self, work: SnapshotFile, failure: Exception | None) -> None:
         if work is not self._work or failure is not None:
             return
         self._move(Phase.PUBLISHING)
-        work.file.close()
-        self._name(self._folder.snapshot_path(work.number), lambda: self._published(work))
+        self._name(work.finish, lambda: self._published(work))
 
-    def _published(self, work: _Work) -> None:
+    def _published(self, work: SnapshotFile) -> None:
         self._work = None
         self.written += 1
         self.last_error = None
-        self._counted_from = work.log_bytes
+        self._counted_from = self._taken_at_bytes
         self._threshold = max(self._options.snapshot_log_bytes, work.end - frames.HEADER_BYTES)
         self._move(Phase.IDLE)
         listing = self._folder.list()
@@ -241,10 +178,10 @@ class Snapshotter:
 
     # -- ends
 
-    def _name(self, path: str, done: Callable[[], None]) -> None:
-        """Give a finished file its name, durably. A failed flush of the folder ends the log, like its own."""
+    def _name(self, finish: Callable[[], None], done: Callable[[], None]) -> None:
+        """Let a finished file have its name, durably. A failed flush of the folder ends the log, like its own."""
         try:
-            self._folder.finish(path)
+            finish()
         except OSError as error:
             self._give_up(error)
             return
@@ -274,10 +211,8 @@ class Snapshotter:
     def _drop_work(self) -> None:
         work, self._work = self._work, None
         successor, self._next = self._next, None
-        self._state.release()
         if work is not None:
-            work.file.close()
-            self._folder.give_up(self._folder.snapshot_path(work.number))
+            work.drop()
         if successor is not None:
             successor.file.close()
             self._folder.give_up(self._folder.log_path(successor.number))

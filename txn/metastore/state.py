@@ -6,7 +6,7 @@ batch applies as a whole or not at all, and readers never see half of one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -24,6 +24,7 @@ from txn.metastore.ops import (
     Put,
     PutSequential,
     Record,
+    Value,
 )
 from txn.metastore.schema import IndexKey, Schema
 from txn.metastore.sorted_set import LateSortedSet
@@ -73,6 +74,16 @@ class State:
         self._plans = 0
         self._view: FrozenView | None = None
 
+    def replace(self, records: dict[str, Record], lsn: int, next_sequence: int) -> None:
+        """Become another state. Raises whatever an index's key function raises; not while a view is frozen."""
+        assert self._view is None, "a frozen view of it is being read"
+        self._records = records
+        self._keys = LateSortedSet(records)
+        for index in self._indexes.values():
+            index.rebuild(records)
+        self.lsn = lsn
+        self.next_sequence = next_sequence
+
     def __len__(self) -> int:
         return len(self._records)
 
@@ -81,14 +92,14 @@ class State:
 
     # -- changing
 
-    def plan(self, ops: Sequence[Op]) -> Batch:
+    def plan(self, ops: Sequence[Op], lsn: int = 0) -> Batch:
         """Check every condition in order; each operation sees the effects of those before it in the batch.
 
-        Raises `Conflict`, `InvalidOperation`, `LimitExceeded`.
+        `lsn` is what the batch will have; 0: the one after the last. Raises `Conflict`, `InvalidOperation`,
+        `LimitExceeded`.
         """
-        lsn = self.lsn + 1
+        lsn = lsn or self.lsn + 1
         next_sequence = self.next_sequence
-        records = self._records
         short = self._short_key
         written: dict[str, Record | None] = {}
         assigned: list[str] = []
@@ -117,6 +128,29 @@ class State:
                 self._expect(key, expect, written)
             else:
                 raise InvalidOperation(f"not an operation: {op!r}")
+        return self._batch(lsn, next_sequence, written, tuple(assigned))
+
+    def plan_given(
+        self, lsn: int, next_sequence: int, puts: Mapping[str, Value], deletes: Iterable[str]
+    ) -> Batch:
+        """The batch that another node's `plan` made of this same state: its net effects, without conditions.
+
+        Raises ValueError where it deletes what is not there or its number is not a later one: then the states are not
+        the same.
+        """
+        if lsn <= self.lsn:
+            raise ValueError(f"batch {lsn} after batch {self.lsn}")
+        written: dict[str, Record | None] = {key: _new(Record, (value, lsn)) for key, value in puts.items()}
+        for key in deletes:
+            if key not in self._records:
+                raise ValueError(f"batch {lsn} deletes {key}, which is not there")
+            written[key] = None
+        return self._batch(lsn, next_sequence, written, ())
+
+    def _batch(
+        self, lsn: int, next_sequence: int, written: dict[str, Record | None], assigned: tuple[str, ...]
+    ) -> Batch:
+        records = self._records
         effects = []
         index_changes: list[IndexChange] = []
         self._plans += 1
@@ -132,12 +166,12 @@ class State:
                         change = index.plan(effect, self._plans)
                         if change is not None:
                             index_changes.append(change)
-        return Batch(lsn, next_sequence, effects, index_changes, tuple(assigned))
+        return Batch(lsn, next_sequence, effects, index_changes, assigned)
 
     def commit(self, batch: Batch) -> None:
         """Make the batch's effects the state. Only for the batch planned last."""
         lsn, next_sequence, effects, index_changes, _ = batch
-        assert lsn == self.lsn + 1, f"batch {lsn} after {self.lsn}"
+        assert lsn > self.lsn, f"batch {lsn} after {self.lsn}"
         records = self._records
         view = self._view
         for key, old, new in effects:
@@ -152,6 +186,27 @@ class State:
                 records[key] = new
         for change in index_changes:
             change.owner.apply(change)
+        self.lsn = lsn
+        self.next_sequence = next_sequence
+
+    def undo(self, batches: Sequence[Batch], lsn: int, next_sequence: int) -> None:
+        """Take back the batches committed last, which are in order; `lsn` and `next_sequence` were before them.
+
+        A frozen view goes on: whatever of them it was to show, it has kept.
+        """
+        for batch in reversed(batches):
+            for change in reversed(batch.index_changes):
+                change.owner.revert(change)
+            for key, old, new in reversed(batch.effects):
+                if self._view is not None:
+                    self._view.keep(key, new)
+                if old is None:
+                    del self._records[key]
+                    self._keys.remove(key)
+                else:
+                    if new is None:
+                        self._keys.add(key)
+                    self._records[key] = old
         self.lsn = lsn
         self.next_sequence = next_sequence
 
@@ -235,11 +290,17 @@ class State:
 
     # -- freezing
 
-    def freeze(self) -> FrozenView:
-        """A view of the state as it is now, for a snapshot; one at a time. `release` it at its end."""
+    def freeze(self, without: Iterable[Batch] = ()) -> FrozenView:
+        """A view of the state as it is now, for a snapshot; one at a time. `release` it at its end.
+
+        `without`: of the state as it was before these batches, which are the last ones, in their order.
+        """
         assert self._view is None, "one view at a time"
-        self._view = FrozenView(self._records, self._keys)
-        return self._view
+        view = self._view = FrozenView(self._records, self._keys)
+        for batch in without:
+            for key, old, _ in batch.effects:
+                view.keep(key, old)
+        return view
 
     def release(self) -> None:
         self._view = None

@@ -18,14 +18,16 @@ from storage.clock import Scheduler
 from storage.disk import Disk
 from txn.metastore.errors import InvalidOperation, LimitExceeded, StoreFailed
 from txn.metastore.files import Folder
-from txn.metastore.log import Log, LogState
+from txn.metastore.journal import Journal, Snapshots
+from txn.metastore.log import Log
 from txn.metastore.ops import Applied, Op, Record
-from txn.metastore.recovery import Recovered, RecoveryReport, recover
+from txn.metastore.recovery import RecoveryReport, recover
 from txn.metastore.schema import IndexKey, Options, Schema
+from txn.metastore.settled import Settled
 from txn.metastore.snapshot import Snapshotter
 from txn.metastore.state import Batch, State
 from txn.metastore.waiters import Callback
-from txn.metastore.watches import Entry, EventCallback, IndexRange, Snapshot, Watch, Watches
+from txn.metastore.watches import EventCallback, IndexRange, Watch, Watches
 
 
 class Stats(NamedTuple):
@@ -44,41 +46,27 @@ class Stats(NamedTuple):
 
 
 class MetaStore:
-    """Made by `open`."""
+    """Made by `open`, over a log of its own; or by `Replicated`, over a group of nodes."""
 
     def __init__(
-        self, folder: Folder, schema: Schema, scheduler: Scheduler, options: Options, recovered: Recovered
+        self,
+        schema: Schema,
+        options: Options,
+        state: State,
+        journal: Journal,
+        watches: Watches,
+        snapshots: Snapshots,
+        *,
+        tells_at_once: bool,
     ) -> None:
-        image = recovered.image
+        """`tells_at_once`: watches hear of a batch when it is applied, else from whoever has made the journal."""
         self._schema = schema
         self._options = options
-        self._state = State(
-            schema,
-            max_key_bytes=options.max_key_bytes,
-            records=image.records,
-            lsn=image.lsn,
-            next_sequence=image.next_sequence,
-        )
-        self._log = Log(
-            folder.disk,
-            scheduler,
-            options,
-            recovered.current,
-            lsn=image.lsn,
-            claimed_lsn=image.claimed_lsn,
-        )
-        self._snapshots = Snapshotter(
-            folder,
-            scheduler,
-            options,
-            self._state,
-            self._log,
-            log_bytes=image.log_bytes,
-            snapshot_bytes=image.snapshot_bytes,
-        )
-        self._log.after_write = self._snapshots.consider
-        self._log.when_failed(lambda _: self._snapshots.stop())
-        self._watches = Watches(scheduler)
+        self._state = state
+        self._journal = journal
+        self._watches = watches
+        self._told_at_once = watches if tells_at_once else None
+        self._snapshots = snapshots
         # Exact types only: what came back from disk as another type would make two states of one.
         self._packer = msgpack.Packer(strict_types=True)
 
@@ -101,9 +89,31 @@ class MetaStore:
         process at a time may have it open: the caller sees to that.
         """
         folder = Folder(disk, directory)
-        with _no_collection():
+        with no_collection():
             recovered = recover(folder, durable_lsn)
-            store = cls(folder, schema, scheduler, options or Options(), recovered)
+            options = options or Options()
+            image = recovered.image
+            state = State(
+                schema,
+                max_key_bytes=options.max_key_bytes,
+                records=image.records,
+                lsn=image.lsn,
+                next_sequence=image.next_sequence,
+            )
+        log = Log(disk, scheduler, options, recovered.current, lsn=image.lsn, claimed_lsn=image.claimed_lsn)
+        snapshots = Snapshotter(
+            folder,
+            scheduler,
+            options,
+            state,
+            log,
+            log_bytes=image.log_bytes,
+            snapshot_bytes=image.snapshot_bytes,
+        )
+        log.after_write = snapshots.consider
+        log.before_close = snapshots.stop
+        log.when_failed(lambda _: snapshots.stop())
+        store = cls(schema, options, state, log, Watches(scheduler), snapshots, tells_at_once=True)
         return store, recovered.report
 
     # -- reading
@@ -156,17 +166,17 @@ class MetaStore:
         Raises, with nothing applied: `Conflict`, `InvalidOperation`, `LimitExceeded`, `StoreFailed`, and
         whatever an index's key function raises.
         """
-        log = self._log
-        log.check_open()
+        journal = self._journal
+        lsn = journal.begin()
         state = self._state
-        batch = state.plan(ops)
+        batch = state.plan(ops, lsn)
         if not batch.effects and batch.next_sequence == state.next_sequence:
             return Applied(state.lsn, batch.assigned)
         payload = self._encode(batch)
-        log.append(batch.lsn, payload)
+        journal.append(batch, payload)
         state.commit(batch)
-        if self._watches:
-            self._watches.publish(batch.lsn, batch.effects, batch.index_changes)
+        if self._told_at_once:
+            self._told_at_once.publish(batch.lsn, batch.effects, batch.index_changes)
         return Applied(batch.lsn, batch.assigned)
 
     def _encode(self, batch: Batch) -> bytes:
@@ -193,7 +203,7 @@ class MetaStore:
                     raise LimitExceeded(f"{key}: a value of {size} bytes, the limit is {limit}")
         return bytes(payload)
 
-    # -- durability
+    # -- durability: on a log of its own, the device has it; in a group, it is committed
 
     @property
     def lsn(self) -> int:
@@ -203,15 +213,15 @@ class MetaStore:
     @property
     def durable_lsn(self) -> int:
         """Every batch up to this one is on the device."""
-        return self._log.durable_lsn
+        return self._journal.durable_lsn
 
     def when_written(self, callback: Callback) -> None:
         """Call `callback(error or None)` when the kernel has everything applied so far: no kill of the
         process loses it then."""
         if self._options.written_is_durable:
-            self._log.when_durable(self._state.lsn, callback)
+            self._journal.when_durable(self._state.lsn, callback)
         else:
-            self._log.when_written(callback)
+            self._journal.when_written(callback)
 
     def when_durable(self, lsn: int, callback: Callback) -> None:
         """Call `callback(error or None)` when the device has everything up to `lsn`; it asks for a flush if
@@ -220,7 +230,7 @@ class MetaStore:
         Callbacks come in the order of lsns, never inside this call. The error is `StoreFailed`. Raises
         ValueError for an lsn not given yet.
         """
-        self._log.when_durable(lsn, callback)
+        self._journal.when_durable(lsn, callback)
 
     def when_record_durable(self, key: str, callback: Callback) -> None:
         """As `when_durable`, for the record of a key as it stands now. What repeats a recorded outcome waits for it:
@@ -229,7 +239,7 @@ class MetaStore:
         Always the error once nothing can be applied any more: what the caller knows may then be ahead of the record.
         """
         record = self.get(key)
-        self._log.when_recorded(record.version if record is not None else self.lsn, callback)
+        self._journal.when_recorded(record.version if record is not None else self.lsn, callback)
 
     # -- watching
 
@@ -250,41 +260,32 @@ class MetaStore:
         """
         if (key is not None) + (prefix is not None) + (index is not None) != 1:
             raise ValueError("a watch is on one of key, prefix and index")
-        lsn = self._state.lsn
-        entries: tuple[Entry, ...]
+        settled = Settled(self._state, self._journal.untold, self._journal.durable_lsn)
         if key is not None:
-            record = self._state.get(key)
-            entries = () if record is None else (Entry(key, record),)
-            return self._watches.add_key(key, callback, Snapshot(lsn, entries))
+            return self._watches.add_key(key, callback, settled.of_key(key))
         if prefix is not None:
-            entries = tuple(Entry(key, record) for key, record in self._state.scan(prefix, None, None))
-            return self._watches.add_prefix(prefix, callback, Snapshot(lsn, entries))
+            return self._watches.add_prefix(prefix, callback, settled.of_prefix(prefix))
         assert index is not None
         index_range = IndexRange(*index)
-        found = []
-        for index_key, key in self._state.scan_index(*index_range, None):
-            record = self._state.get(key)
-            assert record is not None, f"{key} is in an index and has no record"
-            found.append(Entry(key, record, index_key))
-        return self._watches.add_index(index_range, callback, Snapshot(lsn, tuple(found)))
+        return self._watches.add_index(index_range, callback, settled.of_index(index_range))
 
     # -- life
 
     @property
     def failure(self) -> StoreFailed | None:
         """Why nothing can be changed any more, once the log has failed."""
-        return self._log.failure
+        return self._journal.failure
 
     def when_failed(self, callback: Callback) -> None:
         """Call `callback(error)` once if the log fails, or at the end of this turn if it has."""
-        self._log.when_failed(callback)
+        self._journal.when_failed(callback)
 
     def stats(self) -> Stats:
         return Stats(
             records=len(self._state),
             lsn=self._state.lsn,
-            durable_lsn=self._log.durable_lsn,
-            flushes=self._log.flushes,
+            durable_lsn=self._journal.durable_lsn,
+            flushes=self._journal.flushes,
             log_bytes=self._snapshots.log_bytes,
             snapshots=self._snapshots.written,
             snapshot_error=self._snapshots.last_error,
@@ -292,7 +293,7 @@ class MetaStore:
 
     @property
     def closed(self) -> bool:
-        return self._log.state is LogState.CLOSED
+        return self._journal.closed
 
     def close(self, done: Callable[[Exception | None], None] | None = None) -> None:
         """Write and flush everything, then close the files; `done(error or None)` is called at the end.
@@ -301,12 +302,11 @@ class MetaStore:
         that has ended, and only then those who wait for durability are told, and `done` after them. Nothing
         can be applied from now on; reads go on. Harmless when repeated.
         """
-        self._snapshots.stop()
-        self._log.close(done or _nothing)
+        self._journal.close(done or _nothing)
 
 
 @contextmanager
-def _no_collection() -> Iterator[None]:
+def no_collection() -> Iterator[None]:
     """Reading makes millions of objects and no garbage: looking for some would double the time it takes."""
     enabled = gc.isenabled()
     gc.disable()

@@ -1,16 +1,19 @@
 """Watches: followers of a key, a prefix or an index range.
 
 Guarantees that a watch is told of the state at its start as one `Snapshot`, then of every later change
-exactly once, in order, batch by batch. Callbacks run at the end of the loop's turn, never inside the call
+exactly once, in order, batch by batch. Only a node of a group that took its state from another one, for it was
+too far behind, tells another `Snapshot`: it stands in place of all that was told before it, and of the changes
+between. Callbacks run at the end of the loop's turn, never inside the call
 that made the change, so they may apply batches, add watches and cancel any watch, themselves included; what
-they change is told in a later call. A change is told when it is applied, which is before it is durable.
+they change is told in a later call. A store with a log of its own tells a change when it is applied, which is
+before it is durable; a group of nodes tells it on each of them when it is committed.
 """
 
 from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from storage.clock import Scheduler
 from txn.metastore.indexes import IndexChange
@@ -102,6 +105,16 @@ class IndexRange(NamedTuple):
         return (self.low is None or self.low <= index_key) and (self.high is None or index_key < self.high)
 
 
+class Settled(Protocol):
+    """A state of the store (`settled`)."""
+
+    def of_key(self, key: str) -> Snapshot: ...
+
+    def of_prefix(self, prefix: str) -> Snapshot: ...
+
+    def of_index(self, index_range: IndexRange) -> Snapshot: ...
+
+
 class Watches:
     """All watches of a store, found by what they cover."""
 
@@ -167,6 +180,21 @@ class Watches:
         if self._by_index:
             for index_change in index_changes:
                 self._publish_index(lsn, index_change)
+
+    def restart(self, settled: Settled) -> None:
+        """Tell every watch what there is now, in place of all before."""
+        for key, watches in self._by_key.items():
+            for watch in watches:
+                watch.tell(settled.of_key(key))
+        for prefix, watches in self._by_prefix.items():
+            for watch in watches:
+                watch.tell(settled.of_prefix(prefix))
+        for pairs in list(self._by_index.values()):
+            for index_range, watch in pairs:
+                try:
+                    watch.tell(settled.of_index(index_range))
+                except TypeError as error:
+                    watch.fail(error)
 
     def _publish_index(self, lsn: int, index_change: IndexChange) -> None:
         index, (key, old, new), old_key, new_key = index_change
