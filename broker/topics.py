@@ -287,7 +287,7 @@ class Topics:
             owner,
             parents,
             spans,
-            hooks=RangeHooks(**{name: arguments[name] for name in RangeHooks._fields}),
+            hooks=RangeHooks(**{name: arguments[name] for name in RangeHooks._fields if name in arguments}),
             config=arguments["config"],
             cache=self.cache,
         )

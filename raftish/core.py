@@ -82,7 +82,10 @@ class Raft:
         known_members: Iterable[tuple[int, Membership]],
         jitter: Callable[[], float],
         now_ms: float,
+        *,
+        commit: int = 0,
     ) -> None:
+        """`commit`: what the driver knows to have been committed in an earlier life; it is in `log`."""
         self.node_id = node_id
         self.config = config
         self.log = RaftLog(log)
@@ -91,7 +94,7 @@ class Raft:
         self.role = Role.FOLLOWER
         self.leader: int | None = None
         self.leadership: Leadership | None = None
-        self.commit = self.log.first_index - 1
+        self.commit = max(self.log.first_index - 1, commit)
         self._jitter = jitter
         # What it had promised to a leader before it went down is not known any more: assume the most.
         self._heard_leader_ms = now_ms

@@ -72,11 +72,25 @@ class Machine(Protocol):
         """The next entries, in order, once each in a life of the process."""
         ...
 
-    def led_by(self, leader: int | None, term: int) -> None: ...
+    def led_by(self, leader: int | None, term: int) -> None:
+        """Who leads, as of now; all entries that the log has are written."""
+        ...
 
     def restore(self, request: SnapshotRequest, done: Done) -> None:
         """Replace the log and the state by those as of `request.index`, durably."""
         ...
+
+
+class LogMachine(Protocol):
+    """A machine whose state is its log: it needs no entry handed back that it has written. As `Machine` otherwise."""
+
+    def committed_to(self, index: int) -> None:
+        """Everything up to `index` is committed."""
+        ...
+
+    def led_by(self, leader: int | None, term: int) -> None: ...
+
+    def restore(self, request: SnapshotRequest, done: Done) -> None: ...
 
 
 class Lost(Exception):
@@ -94,13 +108,17 @@ class GroupFailed(Exception):
 class Group:
     """One group on this node; `Host.add` makes it."""
 
-    def __init__(self, host: Host, number: int, raft: Raft, log: GroupLog, machine: Machine) -> None:
+    def __init__(
+        self, host: Host, number: int, raft: Raft, log: GroupLog, machine: Machine | LogMachine
+    ) -> None:
         self.number = number
         self.raft = raft
         self.failure: Exception | None = None
         self._host = host
         self._log = log
         self._machine = machine
+        self._committed: Callable[[Sequence[Entry]], None] | None = getattr(machine, "committed", None)
+        self._committed_to: Callable[[int], None] | None = getattr(machine, "committed_to", None)
         self._applied = raft.commit
         self._proposals: deque[tuple[Proposed, Done]] = deque()
         self._writes: deque[list[int]] = deque()
@@ -210,9 +228,18 @@ class Group:
             self._host.scheduler.call_soon(done, error())
 
     def _apply(self, commit: int) -> None:
+        if self._committed_to is not None:
+            if commit > self._applied:
+                self._applied = commit
+                self._committed_to(commit)
+                while self._proposals and self._proposals[0][0].last <= commit:
+                    proposed, done = self._proposals.popleft()
+                    done(None if self.raft.log.term_at(proposed.last) == proposed.term else Lost())
+            return
         while self._applied < commit:
             entries = self.raft.log.entries(self._applied + 1, commit, self._applying_bytes)
-            self._machine.committed(entries)
+            assert self._committed is not None
+            self._committed(entries)
             self._applied = entries[-1].index
             while self._proposals and self._proposals[0][0].last <= self._applied:
                 proposed, done = self._proposals.popleft()
@@ -278,12 +305,24 @@ class Host:
         log: GroupLog,
         hard_state: HardState,
         known_members: Iterable[tuple[int, Membership]],
-        machine: Machine,
+        machine: Machine | LogMachine,
+        *,
+        commit: int = 0,
     ) -> Group:
-        """`log` and `hard_state` are as a start found them, and flushed."""
+        """`log` and `hard_state` are as a start found them, and flushed; `commit` is known to have been committed, and
+        applied."""
         if number in self.groups:
             raise ValueError(f"group {number} is here already")
-        raft = Raft(self.node, self._config, log, hard_state, known_members, self._jitter, self.now_ms())
+        raft = Raft(
+            self.node,
+            self._config,
+            log,
+            hard_state,
+            known_members,
+            self._jitter,
+            self.now_ms(),
+            commit=commit,
+        )
         group = self.groups[number] = Group(self, number, raft, log, machine)
         self.wake(group)
         return group

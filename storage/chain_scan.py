@@ -78,6 +78,8 @@ class Found:
 class ChainScan:
     """A look at the files of neighbouring ranges, the partitions `identity` names. Nothing is changed."""
 
+    producer_states: type[ProducerStates] = ProducerStates
+
     def __init__(
         self,
         disk: Disk,
@@ -102,7 +104,7 @@ class ChainScan:
         self.report = RecoveryReport()
         self.budget = ProducerBudget(config.max_producers, config.producer_idle_ms)
         self.partitions = [
-            PartitionLog(partition, 0, ProducerStates(self.budget))
+            PartitionLog(partition, 0, self.producer_states(self.budget))
             for partition in range(self.first, self.last + 1)
         ]
         self.known: set[int] = set()
@@ -202,7 +204,7 @@ class ChainScan:
         limit = file.size()
         self._restore_producers()
         position = self._take_checkpoint(found, limit)
-        scanner = Scanner(file, segment.salt, position, limit)
+        scanner = Scanner(file, segment.header, position, limit)
         run_bytes = self.config.run_bytes
         for entry in scanner:
             found.claim = max(found.claim, entry.durable)
@@ -255,6 +257,11 @@ class ChainScan:
             log.end_offset = end_offset
             if header.producer_id >= 0:
                 log.producers.update(header, header.base_offset, self.now_ms)
+        self._take_rest(found, scanner, position)
+
+    def _take_rest(self, found: Found, scanner: Scanner, position: int) -> None:
+        """The entries from `position` on were taken in: look at what is behind them."""
+        segment = found.segment
         self.report.entries_scanned += found.entries
         self.report.bytes_scanned += scanner.position - position
         rest = scanner.rest()
@@ -303,6 +310,8 @@ class ChainScan:
         for log in self._partitions_of(segment):
             log.producers.clear()
         self._restore(known.producers)
+        if known.numbering is not None:
+            segment.numbering = known.numbering
         found.claim = known.position
         self.report.checkpoints_used += 1
         return known.position

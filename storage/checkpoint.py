@@ -20,6 +20,7 @@ from storage.format import (
     encode_checkpoint,
 )
 from storage.index import PartitionIndex
+from storage.numbering import BYTES_PER_PLACE, Numbering
 from storage.partition import PartitionLog
 from storage.segment import Segment
 
@@ -27,7 +28,7 @@ State = Literal["IDLE", "CAPTURED", "WRITING", "STOPPED"]
 
 TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
     "IDLE": frozenset({"CAPTURED", "STOPPED"}),
-    "CAPTURED": frozenset({"WRITING", "STOPPED"}),
+    "CAPTURED": frozenset({"IDLE", "WRITING", "STOPPED"}),
     "WRITING": frozenset({"IDLE", "STOPPED"}),
     "STOPPED": frozenset(),
 }
@@ -40,6 +41,8 @@ class Checkpoint(NamedTuple):
     indexes: list[PartitionIndex]
     producers: list[Any]
     """[partition, states] pairs, as `ProducerStates.restore` takes them."""
+    numbering: Numbering | None = None
+    """Of a replicated range's segment; all of it was committed."""
 
 
 def producers_snapshot(partitions: Iterable[PartitionLog]) -> list[Any]:
@@ -51,7 +54,11 @@ def capture(segment: Segment, partitions: Iterable[PartitionLog]) -> bytes:
     """Pack a checkpoint of everything written. Nothing may be queued: the producers' states would run
     ahead."""
     indexes = [[index.summary(), index.encode_blob()] for index in segment.indexes.values()]
-    return encode_checkpoint(segment.salt, [segment.end, indexes, producers_snapshot(partitions)])
+    body = [segment.end, indexes, producers_snapshot(partitions)]
+    if segment.numbering is not None:
+        places = segment.numbering.encode_places()
+        body.append([segment.numbering.summary(), places])
+    return encode_checkpoint(segment.salt, body)
 
 
 def load(disk: Disk, directory: str, segment: Segment) -> Checkpoint | None:
@@ -66,14 +73,20 @@ def load(disk: Disk, directory: str, segment: Segment) -> Checkpoint | None:
         file.close()
     if body is None:
         return None
-    position, packed, producers = body
+    position, packed, producers, *numbers = body
     indexes = []
     for summary, blob in packed:
         index = PartitionIndex.from_summary(segment, summary)
         index.blob_crc = crc32c(blob)
         index.decode_blob(blob, file.path)
         indexes.append(index)
-    return Checkpoint(position, indexes, producers)
+    numbering = None
+    if segment.header.numbered is not None:
+        summary, places = numbers[0]
+        summary[3] = [0, len(places) // BYTES_PER_PLACE, crc32c(places)]
+        numbering = Numbering.from_summary(segment.header.numbered, summary)
+        numbering.decode_places(places, file.path)
+    return Checkpoint(position, indexes, producers, numbering)
 
 
 def write_now(disk: Disk, directory: str, segment: Segment, packed: bytes) -> None:
@@ -125,6 +138,12 @@ class Checkpointer:
         self._segment = segment
         self._packed = capture(segment, partitions)
         self.position = segment.end
+
+    def discard(self, position: int) -> None:
+        """The segment that takes entries ends at `position` again: what was captured of more than that is void."""
+        if self._state == "CAPTURED":
+            self._end()
+        self.position = min(self.position, position)
 
     def flushed(self) -> None:
         """The flush that covers the capture is complete: write it."""

@@ -27,8 +27,17 @@ class FlushRound:
         self._awaited = len(self._marks)
         self._done = done
 
-    def start(self, disk: Disk, predecessors: Iterable[Predecessor] = ()) -> None:
-        """`done` is called once: with None when all is durable and counts, with the first error otherwise."""
+    @property
+    def has_marks(self) -> bool:
+        """Whether any file has to be flushed."""
+        return bool(self._marks)
+
+    def start(self, disk: Disk, predecessors: Iterable[Predecessor] = (), folder: str | None = None) -> None:
+        """`done` is called once: with None when all is durable and counts, with the first error otherwise. There is
+        something to flush. `folder`: flushed as well, since a file in it is new."""
+        if folder is not None:
+            self._awaited += 1
+            disk.start_flush_dir(folder, self._flushed)
         for predecessor in predecessors:
             self._awaited += 1
             predecessor(self._flushed)
@@ -50,6 +59,14 @@ class FlushRound:
         for log, end_offset in self.ends.items():
             log.high_watermark = end_offset
         self._done(None)
+
+    def cut(self, segment: Segment, end: int) -> None:
+        """The file was cut there meanwhile, durably; what is written behind that is another round's. 0: it is gone."""
+        self._marks = [
+            (one, min(mark, end) if one is segment else mark)
+            for one, mark in self._marks
+            if end or one is not segment
+        ]
 
     def abandon(self) -> None:
         """The range is closed or failed: whatever still comes back is not listened to."""

@@ -6,6 +6,7 @@ file nor an entry quoted inside a record's value can be taken for one. All integ
 
     header block    4096 bytes: identity of the file, CRC in the last 4
     entries         32-byte entry header, then the Kafka record batch, without gaps
+    bare entries    (replicated ranges) the same header with a flag, then what the range's group says to itself
     zeros           the preallocated rest                      (ACTIVE)
     footer          end mark, index blobs, producers, summary, trailer   (SEALED; the trailer ends the file)
 
@@ -26,14 +27,27 @@ import msgpack
 from crc32c import crc32c
 from typing_extensions import Buffer
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
+FIRST_VERSION: Final = 1
+"""Of segments whose entries guard no more of a batch than its own CRC leaves out. Such a file is read, and appended to
+by its own rule; no new one is made."""
+_FRAME_VERSION: Final = 1
+"""Of trailers and checkpoints; both are bound to their segment, whose version says the rest."""
 HEADER_BLOCK_BYTES: Final = 4096
 ENTRY_HEADER_BYTES: Final = 32
-BATCH_PREFIX_BYTES: Final = 21
-"""The part of a record batch that its own CRC does not cover; the entry's CRC does."""
+BATCH_PREFIX_BYTES: Final = 61
+"""A record batch's header, whole: an entry's CRC covers it, so that what readers decide by it (attributes, producer,
+sequence) is checked wherever an entry is. The batch's own CRC, which covers all but 21 of these bytes, is checked
+where a file is scanned, and by clients."""
 GUARDED_BYTES: Final = ENTRY_HEADER_BYTES + BATCH_PREFIX_BYTES
+_GUARDED_BYTES_OF: Final = {FIRST_VERSION: ENTRY_HEADER_BYTES + 21, FORMAT_VERSION: GUARDED_BYTES}
 TRAILER_BYTES: Final = 64
 END_FLAG: Final = 1
+NOOP_FLAG: Final = 2
+MEMBERS_FLAG: Final = 4
+ROLL_FLAG: Final = 8
+BARE_FLAGS: Final = frozenset({NOOP_FLAG, MEMBERS_FLAG, ROLL_FLAG})
+"""Entries of no partition: no offset is spent on them (D5), and whoever reads batches passes over them."""
 ENTRY_MAGIC: Final = 0xE5A7
 SEGMENT_SUFFIX: Final = ".seg"
 CHECKPOINT_SUFFIX: Final = ".ckpt"
@@ -41,6 +55,7 @@ SETTLED_SUFFIX: Final = ".settled"
 TEMPORARY_SUFFIX: Final = ".tmp"
 LOG_STARTS_NAME: Final = "log-starts"
 MAX_PARENTS: Final = 256
+MAX_MEMBERS_BYTES: Final = 512
 
 _SEGMENT_MAGIC: Final = b"SEALOGSG"
 _TRAILER_MAGIC: Final = b"SEALOGFT"
@@ -48,7 +63,12 @@ _CHECKPOINT_MAGIC: Final = b"SEALOGCP"
 
 # magic, version, number of parents, topic id, segment id, first, last, term, created_ms, generation
 _HEADER: Final = struct.Struct(">8sHH16sQIIIQI")
+# first index (0: entries have no numbers), term of the entry before it, size of the members; the members follow
+_NUMBERED: Final = struct.Struct(">QQH")
+_NUMBERED_AT: Final = 3072
 _CRC: Final = struct.Struct(">I")
+# CRC of the payload, its size; the payload follows, and zeros up to the size of a batch's prefix
+_BARE: Final = struct.Struct(">II")
 # magic, version, salt, footer position, summary position, summary size, summary CRC
 _TRAILER: Final = struct.Struct(">8sH2xIIIII")
 # magic, version, salt, body size, body CRC
@@ -81,6 +101,17 @@ class UnknownFormat(CorruptLog):
     """A file of a format version that this program does not read."""
 
 
+class Numbered(NamedTuple):
+    """Where a segment of a replicated range stands in its log (docs/raft.md, section 7)."""
+
+    first_index: int
+    """Of its first entry, counted from 1 on in the range's chain."""
+    previous_term: int
+    """Of the entry before that; 0 where there is none."""
+    members: bytes
+    """The group's members as of that place, as the group encodes them."""
+
+
 class HeaderBlock(NamedTuple):
     """Who a segment file is. `salt` is the block's CRC, which binds every entry to this file."""
 
@@ -94,6 +125,14 @@ class HeaderBlock(NamedTuple):
     generation: int
     """How often it was rewritten by compaction. 0: as its range wrote it, without gaps between batches."""
     salt: int
+    numbered: Numbered | None = None
+    """None: the file is of a range that is not replicated, or was written by compaction."""
+    version: int = FORMAT_VERSION
+
+    @property
+    def guarded_bytes(self) -> int:
+        """How much of an entry its CRC covers, the CRC included: its header and the begin of the batch."""
+        return _GUARDED_BYTES_OF[self.version]
 
 
 def segment_name(segment_id: int, generation: int = 0) -> str:
@@ -143,9 +182,12 @@ def encode_header_block(
     created_ms: int,
     parents: tuple[int, ...],
     generation: int = 0,
+    numbered: Numbered | None = None,
 ) -> bytes:
     if len(parents) > MAX_PARENTS:
         raise ValueError(f"a segment has at most {MAX_PARENTS} parents")
+    if numbered is not None and len(numbered.members) > MAX_MEMBERS_BYTES:
+        raise ValueError(f"a group's members take at most {MAX_MEMBERS_BYTES} bytes")
     block = bytearray(HEADER_BLOCK_BYTES)
     _HEADER.pack_into(
         block,
@@ -162,6 +204,11 @@ def encode_header_block(
         generation,
     )
     struct.pack_into(f">{len(parents)}Q", block, _HEADER.size, *parents)
+    if numbered is not None:
+        first_index, previous_term, members = numbered
+        _NUMBERED.pack_into(block, _NUMBERED_AT, first_index, previous_term, len(members))
+        members_at = _NUMBERED_AT + _NUMBERED.size
+        block[members_at : members_at + len(members)] = members
     _CRC.pack_into(block, HEADER_BLOCK_BYTES - 4, crc32c(memoryview(block)[:-4]))
     return bytes(block)
 
@@ -177,7 +224,7 @@ def decode_header_block(block: bytes, path: str) -> HeaderBlock:
     if crc32c(memoryview(block)[: HEADER_BLOCK_BYTES - 4]) != salt:
         raise CorruptLog(path, 0, "the header block is damaged")
     (version,) = struct.unpack_from(">H", block, 8)
-    if version != FORMAT_VERSION:
+    if version not in _GUARDED_BYTES_OF:
         raise UnknownFormat(
             path, 0, f"format version {version} is unknown, this program reads {FORMAT_VERSION}"
         )
@@ -187,21 +234,58 @@ def decode_header_block(block: bytes, path: str) -> HeaderBlock:
     ) = _HEADER.unpack_from(block, 0)
     # fmt: on
     parents = struct.unpack_from(f">{min(parent_count, MAX_PARENTS)}Q", block, _HEADER.size)
+    numbered = _decode_numbered(block) if version > FIRST_VERSION else None
+    # fmt: off
     return HeaderBlock(
-        uuid.UUID(bytes=topic), segment_id, first, last, term, created_ms, parents, generation, salt
+        uuid.UUID(bytes=topic), segment_id, first, last, term, created_ms, parents, generation, salt, numbered, version,
     )
+    # fmt: on
+
+
+def _decode_numbered(block: bytes) -> Numbered | None:
+    first_index, previous_term, size = _NUMBERED.unpack_from(block, _NUMBERED_AT)
+    if not first_index:
+        return None
+    members_at = _NUMBERED_AT + _NUMBERED.size
+    return Numbered(first_index, previous_term, block[members_at : members_at + size])
 
 
 def entry_is_valid(guarded: memoryview, salt: int, position: int) -> bool:
-    """Whether these 53 bytes are an entry's header and batch prefix, written to this place of this file."""
+    """Whether these `HeaderBlock.guarded_bytes` are those of an entry that was written to this place of this file."""
     crc, magic = ENTRY.unpack_from(guarded, 0)[:2]
     return bool(magic == ENTRY_MAGIC and crc == crc32c(guarded[4:], salt ^ position))
 
 
-def encode_end_mark(salt: int, position: int) -> bytes:
+def encode_end_mark(header: HeaderBlock, position: int) -> bytes:
     """The entry that ends a file at `position`; everything below is durable when it is written."""
-    guarded = pack_entry_body(ENTRY_MAGIC, END_FLAG, 0, 0, 0, 0, position) + bytes(BATCH_PREFIX_BYTES)
-    return pack_crc(crc32c(guarded, salt ^ position)) + guarded
+    guarded = pack_entry_body(ENTRY_MAGIC, END_FLAG, 0, 0, 0, 0, position)
+    guarded += bytes(header.guarded_bytes - ENTRY_HEADER_BYTES)
+    return pack_crc(crc32c(guarded, header.salt ^ position)) + guarded
+
+
+def encode_bare(flag: int, payload: bytes, term: int, claim: int, salt: int, position: int) -> bytes:
+    """An entry of no partition, whole: header and body."""
+    body = _BARE.pack(crc32c(payload), len(payload)) + payload
+    body += bytes(max(0, BATCH_PREFIX_BYTES - len(body)))
+    header = pack_entry_body(ENTRY_MAGIC, flag, len(body), 0, term, 0, claim)
+    crc = pack_crc(crc32c(header + body[:BATCH_PREFIX_BYTES], salt ^ position))
+    return crc + header + body
+
+
+def bare_size(payload: bytes) -> int:
+    """Of the whole entry."""
+    return ENTRY_HEADER_BYTES + max(BATCH_PREFIX_BYTES, _BARE.size + len(payload))
+
+
+def decode_bare(body: Buffer) -> bytes | None:
+    """The payload; None where it is damaged."""
+    view = memoryview(body)
+    if len(view) < BATCH_PREFIX_BYTES:
+        return None
+    crc, size = _BARE.unpack_from(view)
+    payload = bytes(view[_BARE.size : _BARE.size + size])
+    whole = len(payload) == size and len(view) == max(BATCH_PREFIX_BYTES, _BARE.size + size)
+    return payload if whole and crc32c(payload) == crc else None
 
 
 class Trailer(NamedTuple):
@@ -214,7 +298,7 @@ class Trailer(NamedTuple):
 
 
 def encode_trailer(salt: int, trailer: Trailer) -> bytes:
-    packed = _TRAILER.pack(_TRAILER_MAGIC, FORMAT_VERSION, salt, *trailer)
+    packed = _TRAILER.pack(_TRAILER_MAGIC, _FRAME_VERSION, salt, *trailer)
     packed += bytes(TRAILER_BYTES - 4 - len(packed))
     return packed + _CRC.pack(crc32c(packed))
 
@@ -227,14 +311,14 @@ def decode_trailer(data: bytes, salt: int) -> Trailer | None:
     if crc32c(memoryview(data)[: TRAILER_BYTES - 4]) != crc:
         return None
     _, version, found_salt, *fields = _TRAILER.unpack_from(data, 0)
-    if version != FORMAT_VERSION or found_salt != salt:
+    if version != _FRAME_VERSION or found_salt != salt:
         return None
     return Trailer(*fields)
 
 
 def encode_checkpoint(salt: int, body: Any) -> bytes:
     packed: bytes = msgpack.packb(body)
-    return _CHECKPOINT.pack(_CHECKPOINT_MAGIC, FORMAT_VERSION, salt, len(packed), crc32c(packed)) + packed
+    return _CHECKPOINT.pack(_CHECKPOINT_MAGIC, _FRAME_VERSION, salt, len(packed), crc32c(packed)) + packed
 
 
 def decode_checkpoint(data: bytes, salt: int) -> Any | None:
@@ -242,7 +326,7 @@ def decode_checkpoint(data: bytes, salt: int) -> Any | None:
     if len(data) < _CHECKPOINT.size:
         return None
     magic, version, found_salt, size, crc = _CHECKPOINT.unpack_from(data, 0)
-    if magic != _CHECKPOINT_MAGIC or version != FORMAT_VERSION or found_salt != salt:
+    if magic != _CHECKPOINT_MAGIC or version != _FRAME_VERSION or found_salt != salt:
         return None
     body = memoryview(data)[_CHECKPOINT.size :]
     if len(body) != size or crc32c(body) != crc:

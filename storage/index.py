@@ -91,6 +91,23 @@ class PartitionIndex:
         self.runs += 1
         return True
 
+    def take_back(self, base_offset: int, size: int, undo: tuple[bool, bool, int]) -> None:
+        """Undo the last `add`, of an entry of `size` bytes; `undo` is what `state` and it said: whether it began a run,
+        and a term, and the latest timestamp before it."""
+        began_run, began_term, timestamp = undo
+        self.end_offset = base_offset
+        self.size_bytes -= size
+        self.max_timestamp = timestamp
+        if began_term:
+            self.epochs.pop()
+        if began_run:
+            for part in (self.bases, self.positions, self.sizes, self.timestamps):
+                part.pop()
+            self.runs -= 1
+        else:
+            self.sizes[-1] -= size
+            self.timestamps[-1] = timestamp
+
     # Footers and checkpoints.
 
     def encode_blob(self) -> bytes:

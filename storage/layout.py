@@ -121,6 +121,9 @@ class RangeHooks(NamedTuple):
     """This segment's footer is durable; its end offsets, for every partition of the range that has any."""
     on_failed: Callable[[KafkaError], None] | None = None
     """A write or flush failed, so this range log is FAILED for good."""
+    on_rolled: Callable[[RollEvent], None] | None = None
+    """Of a replicated range, on every replica: the entry by which the child takes over is committed, so a layout may
+    name it. After a start it may come again."""
 
 
 class Appended(NamedTuple):

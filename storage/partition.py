@@ -1,7 +1,7 @@
 """One partition's log: its offsets, what is durable of it, and the chain of segments that hold it.
 
 Guarantees: log start <= high watermark <= end offset; none of the three ever moves back in the life of a
-range log.
+range log, but for the end offset of a replicated one, where what is not committed can be truncated.
 """
 
 from __future__ import annotations
@@ -75,6 +75,11 @@ class PartitionLog:
         """A segment that continues this log."""
         self.starts.append(index.start_offset)
         self.indexes.append(index)
+
+    def take_back_index(self) -> None:
+        """The last segment has nothing of this log any more."""
+        self.starts.pop()
+        self.indexes.pop()
 
     def replace_segment(self, old: Segment, new: Segment) -> None:
         """The same offsets in another file."""

@@ -10,6 +10,7 @@ Source: Kafka's ProducerStateManager and ProducerAppendInfo (KIP-98, KIP-360); K
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final, NamedTuple
 
@@ -194,6 +195,48 @@ class ProducerStates:
                 epoch, [(first, last, base, end) for first, last, base, end in batches], active_ms
             )
         self.budget.count += len(self.states)
+
+
+class Replaced(NamedTuple):
+    """A producer as it was before a batch: `epoch` -1 where it was not known."""
+
+    producer_id: int
+    epoch: int
+    batches: tuple[tuple[int, int, int, int], ...]
+    active_ms: int
+
+
+class RevocableProducerStates(ProducerStates):
+    """Remembers what each update replaced, so that a truncation can put it back; the oldest are forgotten as their
+    batches are committed."""
+
+    __slots__ = ("replaced",)
+
+    def __init__(self, budget: ProducerBudget) -> None:
+        super().__init__(budget)
+        self.replaced: deque[Replaced] = deque()
+
+    def update(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
+        state = self.states.get(header.producer_id)
+        if state is None:
+            self.replaced.append(Replaced(header.producer_id, -1, (), 0))
+        else:
+            before = Replaced(header.producer_id, state.epoch, tuple(state.batches), state.active_ms)
+            self.replaced.append(before)
+        super().update(header, base_offset, now_ms)
+
+    def committed(self) -> None:
+        """The oldest update stands."""
+        self.replaced.popleft()
+
+    def revoke(self) -> None:
+        """Undo the latest update."""
+        before = self.replaced.pop()
+        self.forget(before.producer_id)
+        if before.epoch >= 0:
+            state = ProducerState(before.epoch, list(before.batches), before.active_ms)
+            self.states[before.producer_id] = state
+            self.budget.count += 1
 
 
 def _out_of_order(header: BatchHeader, reason: str, kind: type[KafkaError]) -> KafkaError:

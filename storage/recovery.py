@@ -157,11 +157,13 @@ def open_ranges(
         opening.durable_ends = durable_ends or {}
         opening.look(segments)
         for found in opening.found:
+            if found.segment.numbering is not None:
+                raise CorruptLog(found.segment.path, 0, "the range is replicated by a group of its own")
             if opening.is_tail(found) and found.segment.state == "SEALED":
                 raise CorruptLog(found.segment.path, 0, "the last segment of the range is sealed")
-        _check_durable_ends(opening)
+        check_durable_ends(opening)
         opening.mend()
-        _apply_log_starts(opening, log_start_offsets or {})
+        apply_log_starts(opening, log_start_offsets or {})
     except BaseException:
         opening.close()
         raise
@@ -180,7 +182,7 @@ def open_ranges(
     return logs, opening.report
 
 
-def _check_durable_ends(opening: Recovery) -> None:
+def check_durable_ends(opening: Recovery) -> None:
     for found in opening.found:
         segment = found.segment
         noted = opening.durable_ends.get(segment.segment_id, 0)
@@ -190,7 +192,7 @@ def _check_durable_ends(opening: Recovery) -> None:
             raise CorruptLog(segment.path, segment.end, f"{reason}, but was durable up to byte {noted}")
 
 
-def _apply_log_starts(opening: Recovery, log_start_offsets: Mapping[int, int]) -> None:
+def apply_log_starts(opening: Recovery, log_start_offsets: Mapping[int, int]) -> None:
     for partition, offset in log_start_offsets.items():
         if not opening.first <= partition <= opening.last:
             continue

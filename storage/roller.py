@@ -13,6 +13,8 @@ that opens: the parent alone (and an orphan file), or parent and child, the pare
          -> WRITING     its footer is written, a bounded piece per turn
          -> SEALING     footer, then trailer are being flushed
          -> IDLE
+
+A replicated range rolls by an entry of its group, and comes here with `adopt` when that is committed: IDLE -> DRAINING.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ State = Literal[
 ]
 
 TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
-    "IDLE": frozenset({"HELD", "CREATING", "STOPPED"}),
+    "IDLE": frozenset({"HELD", "CREATING", "DRAINING", "STOPPED"}),
     "HELD": frozenset({"IDLE", "DRAINING", "STOPPED"}),
     "CREATING": frozenset({"IDLE", "PUBLISHING", "STOPPED"}),
     "PUBLISHING": frozenset({"DRAINING", "STOPPED"}),

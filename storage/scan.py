@@ -12,11 +12,13 @@ from typing import Final, NamedTuple
 
 from storage.disk import File
 from storage.format import (
+    BARE_FLAGS,
     END_FLAG,
     ENTRY,
     ENTRY_HEADER_BYTES,
     ENTRY_MAGIC,
-    GUARDED_BYTES,
+    HeaderBlock,
+    decode_bare,
     encode_end_mark,
     entry_is_valid,
 )
@@ -46,6 +48,21 @@ class ScannedEntry(NamedTuple):
         return self.position + ENTRY_HEADER_BYTES + self.size
 
 
+class BareEntry(NamedTuple):
+    """An entry of no partition (replicated ranges). `size` is that of its body, without the entry's header."""
+
+    position: int
+    flag: int
+    term: int
+    durable: int
+    size: int
+    payload: bytes
+
+    @property
+    def end(self) -> int:
+        return self.position + ENTRY_HEADER_BYTES + self.size
+
+
 class Rest(NamedTuple):
     """What lies where the entries end, at `position`."""
 
@@ -67,17 +84,25 @@ class Scanner:
     """Walks the entries of one file from `position` up to `limit`. After the iteration `position` is where
     they end, and `rest()` looks at what is there."""
 
-    def __init__(self, file: File, salt: int, position: int, limit: int) -> None:
+    def __init__(self, file: File, header: HeaderBlock, position: int, limit: int) -> None:
         self.position = position
         self.reason = ""
         self.ended = False
         self._file = file
-        self._salt = salt
+        self._header = header
+        self._salt = header.salt
+        self._guarded_bytes = header.guarded_bytes
         self._limit = limit
         self._chunk = memoryview(b"")
         self._chunk_at = position
 
     def __iter__(self) -> Iterator[ScannedEntry]:
+        for entry in self.all():
+            if isinstance(entry, ScannedEntry):
+                yield entry
+
+    def all(self) -> Iterator[ScannedEntry | BareEntry]:
+        """With those of no partition."""
         while (entry := self._next()) is not None:
             yield entry
             self.position = entry.end
@@ -92,13 +117,19 @@ class Scanner:
             start = 0
         return self._chunk[start : start + size]
 
-    def _next(self) -> ScannedEntry | None:
+    def _next(self) -> ScannedEntry | BareEntry | None:
         position = self.position
-        guarded = self._bytes(position, GUARDED_BYTES)
-        if len(guarded) < GUARDED_BYTES or not entry_is_valid(guarded, self._salt, position):
+        guarded = self._bytes(position, self._guarded_bytes)
+        if len(guarded) < self._guarded_bytes or not entry_is_valid(guarded, self._salt, position):
             self.reason = "no valid entry header"
             return None
         _, _, flags, size, partition, term, txn_seq, durable = ENTRY.unpack_from(guarded, 0)
+        if flags in BARE_FLAGS:
+            payload = decode_bare(self._bytes(position + ENTRY_HEADER_BYTES, size))
+            if payload is None:
+                self.reason = "an entry of no partition is damaged"
+                return None
+            return BareEntry(position, flags, term, durable, size, payload)
         if flags:
             self.ended = flags == END_FLAG
             self.reason = f"an entry with flags {flags}"
@@ -138,7 +169,7 @@ class Scanner:
                     claim = max(claim, durable)
             if not data or at + len(data) >= self._limit:
                 break
-            at += len(data) - (GUARDED_BYTES - 1)
+            at += len(data) - (self._guarded_bytes - 1)
         dropped = last_byte - self.position
         ended = self.ended or (dropped > 0 and self._is_torn_end_mark(dropped))
         reason = self.reason if dropped and not ended else ""
@@ -146,7 +177,7 @@ class Scanner:
 
     def _is_torn_end_mark(self, dropped: int) -> bool:
         """Whether all there is are some bytes of the end mark that belongs here."""
-        expected = encode_end_mark(self._salt, self.position)
+        expected = encode_end_mark(self._header, self.position)
         found = bytes(self._bytes(self.position, len(expected)))
         return dropped <= len(expected) and all(
             byte in (0, wanted) for byte, wanted in zip(found, expected, strict=False)
@@ -155,11 +186,12 @@ class Scanner:
     def _claims(self, data: bytes, at: int) -> Iterator[tuple[int, int]]:
         """(position, durable position claimed) of every valid entry header that starts in these bytes."""
         view = memoryview(data)
+        size = self._guarded_bytes
         found = data.find(_MAGIC_BYTES)
         while found >= 0:
             start = found - _MAGIC_AT
-            if start >= 0 and start + GUARDED_BYTES <= len(data) and at + start > self.position:
-                guarded = view[start : start + GUARDED_BYTES]
+            if start >= 0 and start + size <= len(data) and at + start > self.position:
+                guarded = view[start : start + size]
                 if entry_is_valid(guarded, self._salt, at + start):
                     yield at + start, ENTRY.unpack_from(guarded, 0)[7]
             found = data.find(_MAGIC_BYTES, found + 1)

@@ -15,11 +15,11 @@ from crc32c import crc32c
 from storage.cache import SegmentCache
 from storage.disk import Disk, File
 from storage.format import (
-    GUARDED_BYTES,
     HEADER_BLOCK_BYTES,
     TRAILER_BYTES,
     CorruptLog,
     HeaderBlock,
+    Numbered,
     Trailer,
     decode_header_block,
     decode_trailer,
@@ -31,15 +31,17 @@ from storage.format import (
 )
 from storage.index import BYTES_PER_RUN, PartitionIndex
 from storage.layout import LogConfig, RangeIdentity
+from storage.numbering import BYTES_PER_PLACE, Numbering
 
 State = Literal["WRITABLE", "FULL", "SEALED"]
 
 TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
     "WRITABLE": frozenset({"FULL"}),
-    "FULL": frozenset({"SEALED"}),
+    "FULL": frozenset({"WRITABLE", "SEALED"}),
     "SEALED": frozenset(),
 }
-"""WRITABLE takes entries; FULL takes none and waits for its footer; SEALED has a durable footer."""
+"""WRITABLE takes entries; FULL takes none and waits for its footer, or (replicated ranges) for the entry that ended it
+to be committed or truncated; SEALED has a durable footer."""
 
 
 class Segment:
@@ -51,11 +53,14 @@ class Segment:
         "_file",
         "_trailer",
         "allocated",
+        "committed_end",
         "durable_end",
         "end",
         "file_size",
+        "guarded_bytes",
         "header",
         "indexes",
+        "numbering",
         "path",
         "producers_at",
         "runs",
@@ -75,12 +80,17 @@ class Segment:
         self.header = header
         self.segment_id = header.segment_id
         self.salt = header.salt
+        self.guarded_bytes = header.guarded_bytes
         self.state: State = state
         self.end = HEADER_BLOCK_BYTES
         """Where the next entry goes: everything below is written."""
         self.durable_end = 0
         """Everything below is known to be on the device. 0 until the parents are, all of them: an entry that
         carries a claim above 0 therefore says that no parent has a gap."""
+        self.committed_end = 0
+        """Of a replicated range: everything below is known to be committed. What is not may yet be truncated, so it
+        is this that entries claim there, as far as it is durable."""
+        self.numbering = Numbering(header.numbered.first_index) if header.numbered is not None else None
         self.allocated = HEADER_BLOCK_BYTES
         self.file_size = 0
         """Of a sealed segment, footer included."""
@@ -101,6 +111,7 @@ class Segment:
         created_ms: int,
         config: LogConfig,
         cache: SegmentCache,
+        numbered: Numbered | None = None,
     ) -> Segment:
         """Make the file and write its header block; the caller flushes the file and the folder before it
         counts.
@@ -116,6 +127,7 @@ class Segment:
             identity.term,
             created_ms,
             parents,
+            numbered=numbered,
         )
         file = disk.open(path, create=True)
         try:
@@ -187,7 +199,9 @@ class Segment:
             raise CorruptLog(
                 self.path, trailer.summary_position, "the footer of this sealed segment is damaged"
             )
-        partitions, producers_at = unpack(packed)
+        partitions, producers_at, *numbers = unpack(packed)
+        if self.header.numbered is not None:
+            self.numbering = Numbering.from_summary(self.header.numbered, *numbers)
         self.indexes = {summary[0]: PartitionIndex.from_summary(self, summary) for summary in partitions}
         self.runs = sum(index.runs for index in self.indexes.values())
         self.producers_at = tuple(producers_at)
@@ -212,6 +226,8 @@ class Segment:
         if self._file is not None:
             self._file.close()
             self._file = None
+        if self.state == "SEALED" and self.numbering is not None:
+            self.numbering.unload()
 
     def close(self) -> None:
         self._cache.forget(self)
@@ -238,6 +254,16 @@ class Segment:
         self.file().allocate(self.allocated, step)
         self.allocated += step
 
+    def cut(self, position: int, config: LogConfig) -> None:
+        """Take away everything from `position` on, and wait until that is durable: only then may anything be written
+        over the place, or a power cut could mix old and new sectors. Raises OSError."""
+        file = self.file()
+        file.truncate(position)
+        self.allocated = self.end = position
+        self.reserve(position + 1, config)
+        file.flush()
+        self.durable_end = min(self.durable_end, position)
+
     # Sealing.
 
     # Three steps, a flush of the file after each: the end mark says that all entries are durable, the trailer
@@ -246,12 +272,12 @@ class Segment:
     def write_end_mark(self) -> None:
         """Begin the footer; every entry is durable. Raises OSError."""
         assert self.state == "FULL"
-        self.file().pwritev((encode_end_mark(self.salt, self.end),), self.end)
+        self.file().pwritev((encode_end_mark(self.header, self.end),), self.end)
 
     def footer_steps(self, producers: bytes, step_bytes: int) -> Iterator[None]:
         """Write the footer's body: each `next` about `step_bytes`. Raises OSError from `next`."""
         file = self.file()
-        position = self.end + GUARDED_BYTES
+        position = self.end + self.guarded_bytes
         pending: list[bytes] = []
         pending_size = 0
         for partition in sorted(self.indexes):
@@ -266,14 +292,20 @@ class Segment:
                 pending, pending_size = [], 0
                 yield
         self.producers_at = (position + pending_size, len(producers), crc32c(producers))
-        summary = msgpack.packb(
-            [
-                [self.indexes[partition].summary() for partition in sorted(self.indexes)],
-                list(self.producers_at),
-            ]
-        )
+        pending.append(producers)
         summary_position = position + pending_size + len(producers)
-        pending += (producers, summary)
+        content = [
+            [self.indexes[partition].summary() for partition in sorted(self.indexes)],
+            list(self.producers_at),
+        ]
+        if self.numbering is not None:
+            places = self.numbering.encode_places()
+            self.numbering.stored = (summary_position, len(self.numbering.places), crc32c(places))
+            pending.append(places)
+            summary_position += len(places)
+            content.append(self.numbering.summary())
+        summary = msgpack.packb(content)
+        pending.append(summary)
         position += file.pwritev(pending, position)
         file.truncate(position)
         self.allocated = position
@@ -302,6 +334,15 @@ class Segment:
             blob = self.file().pread(index.runs * BYTES_PER_RUN, index.blob_position)
             index.decode_blob(blob, self.path)
         self._cache.used_index(index)
+
+    def load_numbering(self) -> Numbering:
+        """With its places. Raises CorruptLog, OSError."""
+        numbering = self.numbering
+        assert numbering is not None
+        if self.state == "SEALED" and not numbering.places and numbering.stored is not None:
+            position, count, _ = numbering.stored
+            numbering.decode_places(self.file().pread(count * BYTES_PER_PLACE, position), self.path)
+        return numbering
 
     def load_producers(self) -> list[Any]:
         """The producer snapshot in the footer: [partition, states] pairs. Raises CorruptLog, OSError."""
