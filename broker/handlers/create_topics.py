@@ -48,7 +48,7 @@ def handle(node: Node, call: Call, request: Any) -> None:
             results.append(_refused(call, name, refused))
             continue
         waiting += 1
-        node.topics.create(name, partitions, settings, partial(created, name))
+        node.topics.create(name, partitions, settings, partial(created, name), replication_factor=factor)
     arrived()
 
 
