@@ -16,6 +16,7 @@ from typing_extensions import Buffer
 
 from broker.call import Call
 from broker.node import Node
+from broker.ranges.node import RangesNode
 from broker.read_ahead import ReadAhead
 from broker.replication.standby import Standby
 from wire import codec
@@ -25,6 +26,9 @@ from wire.framing import Allocate, FrameError, anonymous_memory
 from wire.guard import MalformedRequest
 
 log = logging.getLogger("sealog")
+
+Serving = Node | Standby | RangesNode
+"""What answers."""
 
 NEARLY_SENT_BYTES = 1 << 20
 """The socket takes the rest of an answer by itself."""
@@ -47,7 +51,7 @@ class Session:
 
     def __init__(
         self,
-        node: Node | Standby,
+        node: Serving,
         transport: Transport,
         peer: str,
         *,

@@ -29,7 +29,7 @@ def handle(node: Node, call: Call, request: Any) -> None:
 
     def created(name: str, result: Topic | KafkaError) -> None:
         results.append(
-            _created(node, call, result) if isinstance(result, Topic) else _refused(call, name, result)
+            _refused(call, name, result) if isinstance(result, KafkaError) else _created(node, call, result)
         )
         arrived()
 

@@ -2,9 +2,9 @@
 
     ALONE -> JOINED        it takes part once all nodes of a new cluster have met (`founding`)
 
-Disk, scheduler, network and randomness are handed in. `on_ready` when it takes part; `fatal` when this process has to end.
-One host drives all groups; notes between nodes carry who leads what, snapshots of the metadata, and requests to hand a
-range over.
+Disk, scheduler, network and randomness are handed in. `on_ready` when it takes part; `fatal` when this process has to
+end. One host drives all groups; notes between nodes carry who leads what, snapshots of the metadata, and requests to
+hand a range over.
 """
 
 from __future__ import annotations
@@ -243,8 +243,8 @@ class RangesMember:
                 }
                 for group in set(self.topics.ranges) - set(named):
                     self._range_is(group, None, event.lsn)
-                for group, record in named.items():
-                    self._range_is(group, record, event.lsn)
+                for group, told in named.items():
+                    self._range_is(group, told, event.lsn)
             else:
                 value = _value(event)
                 record = RangeRecord.of(value) if value is not None else None
