@@ -140,7 +140,7 @@ class Hosting:
             self._remove(hosted)
 
     def viewed(self, lsn: int) -> None:
-        """Everything up to there was told: what still has no record is gone."""
+        """`appeared` and `disappeared` have told everything up to there: what still has no record is gone."""
         for group, since in list(self._left_over.items()):
             if lsn >= since:
                 del self._left_over[group]

@@ -360,7 +360,8 @@ class RangesMember:
         if self._turns % LEADS_AGAIN_TURNS == 0:
             words.append(["leads", self._leads()])
         if self._metadata_group is not None:
-            self.hosting.viewed(self.metadata.replicated.applied_lsn)
+            # What is applied by now is told in a later turn: no record may be missed because its news is under way.
+            self._scheduler.call_soon(self.hosting.viewed, self.metadata.replicated.applied_lsn)
         return words
 
     def _is_alone(self) -> bool:

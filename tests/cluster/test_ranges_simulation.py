@@ -123,6 +123,27 @@ def test_a_node_that_was_away_makes_what_is_new_and_removes_what_is_gone():
         assert partition.high_watermark == len(writer.acked)
 
 
+def test_a_range_whose_record_is_applied_and_not_told_yet_is_not_taken_for_gone():
+    cluster = SimRanges(9)
+    cluster.create_topic("t", 3)
+    writers = written(cluster, "t", 3)
+    cluster.cut_power(0)
+    cluster.start(0)
+    member = cluster.members[0]
+    committed = member.metadata.committed
+
+    def and_look(entries):
+        committed(entries)
+        member._neighbours.turn()
+
+    member.metadata.committed = and_look
+    cluster.whole()
+    assert len(member.hosting.hosted) == 3
+    for writer in writers:
+        partition = member.topics.get("t").partitions[writer.partition]
+        assert partition.high_watermark == len(writer.acked)
+
+
 def test_a_node_that_lost_its_folder_is_refused():
     cluster = SimRanges(5)
     cluster.create_topic("t", 1)
