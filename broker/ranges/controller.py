@@ -17,6 +17,7 @@ from broker.config import BrokerConfig
 from broker.node_registry import NodeRegistry, views
 from broker.placement import NodeView
 from broker.ranges.changes import LedTopics
+from broker.ranges.placement import RangePlacement
 from broker.ranges.topics import RangeTopics
 from broker.ranges.view import RangesView
 from broker.services import StoreServices
@@ -48,6 +49,7 @@ class Controller(StoreServices):
         *,
         members: Callable[[], Collection[int]],
         peer_address: Callable[[int], str],
+        hand_over: Callable[[int, int, int], None],
         new_uuid: Callable[[], UUID],
     ) -> None:
         super().__init__(scheduler, config, new_uuid)
@@ -76,6 +78,7 @@ class Controller(StoreServices):
         self.registry = NodeRegistry(store, scheduler.now_ms)
         self._nodes = Periodic(scheduler, NODES_MS, self.register_nodes)
         self.register_nodes()
+        self.placement = RangePlacement(self.registry, topics, view, scheduler, hand_over)
 
     def _find_cluster_id(self) -> str:
         record = self.store.get(keys.NODE)

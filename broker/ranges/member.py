@@ -300,6 +300,7 @@ class RangesMember:
                 self.view,
                 members=lambda: self._members() or (),
                 peer_address=self._peer_address,
+                hand_over=self.ask_to_hand_over,
                 new_uuid=self._new_uuid,
             )
         except StoreFailed as error:

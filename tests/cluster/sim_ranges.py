@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import uuid
 
+import msgspec
 from support.sim_disk import SimDisk
 from support.sim_loop import SimScheduler
 from support.sim_node import SimClient, batch
@@ -107,7 +108,8 @@ class Relay:
 
 
 class SimRanges:
-    def __init__(self, seed, **config):
+    def __init__(self, seed, racks=None, **config):
+        self.racks = racks or {}
         self.rng = random.Random(seed)
         self.scheduler = SimScheduler()
         self.config = BrokerConfig(**{"segment_bytes": 1 << 16, **config})
@@ -131,7 +133,7 @@ class SimRanges:
             {name: (f"peer-{name}", 1) for name in self.names},
             self.disks[node],
             life,
-            self.config,
+            msgspec.structs.replace(self.config, node_id=node, broker_rack=self.racks.get(node, "")),
             Link(self, node, life),
             self.rng.random,
             lambda: uuid.UUID(int=self.rng.getrandbits(128), version=4),
@@ -224,41 +226,49 @@ class SimRanges:
         one = next(one for one in answer.topics[0].partitions if one.partition_index == partition)
         return one.leader_id, one.leader_epoch
 
+    def drain(self, node, *, undo=False):
+        """As the handler of SEALOG_CLUSTER does it."""
+        registry = self.controller().node.controller.registry
+        self.run_until(lambda: len(registry.all()) == len(self.names))
+        assert registry.change(node, "undrain" if undo else "drain") is not None
+
+    def fetch(self, node, topic, partition, offset, *, epoch=-1, rack_id=""):
+        """A partition's part of the answer, or None."""
+        place = {
+            "partition": partition,
+            "current_leader_epoch": epoch,
+            "fetch_offset": offset,
+            "log_start_offset": -1,
+            "partition_max_bytes": 1 << 20,
+        }
+        answer = self.ask(
+            node,
+            ApiKey.FETCH,
+            11,
+            replica_id=-1,
+            max_wait=0,
+            min_bytes=0,
+            max_bytes=1 << 20,
+            isolation_level=0,
+            session_id=0,
+            session_epoch=-1,
+            topics=({"topic": topic, "partitions": (place,)},),
+            forgotten_topics_data=(),
+            rack_id=rack_id,
+        )
+        return answer.responses[0].partitions[0] if answer is not None else None
+
+    def preferred(self, node, topic, partition, rack):
+        """The replica that it sends a consumer of that rack to; -1: none."""
+        return self.fetch(node, topic, partition, 0, rack_id=rack).preferred_read_replica
+
     def read(self, node, topic, partition, offset=0, **more):
         """(error, values from `offset` on, high watermark) of one partition at one node."""
         values = []
         while True:
-            answer = self.ask(
-                node,
-                ApiKey.FETCH,
-                11,
-                replica_id=-1,
-                max_wait=0,
-                min_bytes=0,
-                max_bytes=1 << 20,
-                isolation_level=0,
-                session_id=0,
-                session_epoch=-1,
-                topics=(
-                    {
-                        "topic": topic,
-                        "partitions": (
-                            {
-                                "partition": partition,
-                                "current_leader_epoch": -1,
-                                "fetch_offset": offset + len(values),
-                                "log_start_offset": -1,
-                                "partition_max_bytes": 1 << 20,
-                            },
-                        ),
-                    },
-                ),
-                forgotten_topics_data=(),
-                **{"rack_id": "", **more},
-            )
-            if answer is None:
+            one = self.fetch(node, topic, partition, offset + len(values), **more)
+            if one is None:
                 return None, values, -1
-            one = answer.responses[0].partitions[0]
             if one.error_code is not ErrorCode.none:
                 return one.error_code, values, -1
             found = values_in(one.records or b"", offset + len(values))

@@ -144,6 +144,59 @@ def test_a_range_whose_record_is_applied_and_not_told_yet_is_not_taken_for_gone(
         assert partition.high_watermark == len(writer.acked)
 
 
+def test_leaders_leave_a_node_that_drains_and_come_back_for_balance():
+    cluster = SimRanges(10)
+    cluster.create_topic("t", 6)
+    writers = written(cluster, "t", 6)
+    node = next(one for one in cluster.names if cluster.members[one].node.controller is None)
+
+    def led():
+        """Ranges and the metadata."""
+        return {name: len(one.hosting.led()) + one._leads_metadata() for name, one in cluster.members.items()}
+
+    assert sorted(led().values()) == [1, 1, 2]
+    cluster.drain(node)
+    cluster.run_until(lambda: led()[node] == 0 and sorted(led().values()) == [0, 2, 2])
+    cluster.whole()
+    cluster.drain(node, undo=True)
+    # A leader that is young stays for half a minute.
+    cluster.run_until(lambda: sorted(led().values()) == [1, 1, 2], max_ms=120_000)
+    cluster.whole()
+    for writer in writers:
+        while not writer.step():
+            pass
+        assert list(writer.acked.values()) == list(range(len(writer.acked)))
+
+
+def test_a_consumer_is_sent_to_a_replica_in_its_rack_and_reads_there():
+    cluster = SimRanges(11, racks={0: "a", 1: "b", 2: "c"})
+    cluster.create_topic("t", 1)
+    writer = written(cluster, "t", 1)[0]
+    leader, epoch = cluster.leader("t", 0)
+    near = next(node for node in cluster.names if node != leader)
+    cluster.whole()
+    rack = cluster.racks[near]
+    assert cluster.read(leader, "t", 0, rack_id=cluster.racks[leader])[1] == list(writer.acked)
+    assert cluster.preferred(leader, "t", 0, rack) == near
+    error, values, high_watermark = cluster.read(near, "t", 0, rack_id=rack)
+    assert error is ErrorCode.none
+    assert values == list(writer.acked)
+    assert high_watermark == len(values)
+    # It knows the leader's epoch, and says so where a consumer goes by an older or a newer one.
+    for asked, code in (
+        (epoch, ErrorCode.none),
+        (epoch - 1, ErrorCode.fenced_leader_epoch),
+        (epoch + 1, ErrorCode.unknown_leader_epoch),
+    ):
+        assert cluster.fetch(near, "t", 0, 0, rack_id=rack, epoch=asked).error_code is code
+    # Beyond what it has the consumer is right, perhaps: the leader is asked.
+    beyond = cluster.fetch(near, "t", 0, len(values) + 1, rack_id=rack)
+    assert beyond.error_code is ErrorCode.offset_not_available
+    cluster.isolate(near)
+    cluster.advance(5000)
+    assert cluster.preferred(leader, "t", 0, rack) == -1, "it is away"
+
+
 def test_a_node_that_lost_its_folder_is_refused():
     cluster = SimRanges(5)
     cluster.create_topic("t", 1)
