@@ -59,6 +59,12 @@ def main() -> None:
     help="All nodes of the cluster, this one too, where they reach each other.  [default: none, a broker alone]",
 )
 @click.option(
+    "--groups",
+    type=click.Choice(["disk", "ranges"]),
+    help="What a cluster replicates: the leader's disk, or (opt-in, no transactions yet) each range by itself, with "
+    "leaders on all nodes.  [default: disk]",
+)
+@click.option(
     "--cluster-secret-file",
     metavar="FILE",
     help="What only the nodes know.  [default: $SEALOG_CLUSTER_SECRET]",
@@ -70,6 +76,7 @@ def serve(
     config_file: str | None,
     node_id: int | None,
     peers: str | None,
+    groups: str | None,
     cluster_secret_file: str | None,
     verbose: bool,
 ) -> None:
@@ -99,6 +106,7 @@ def serve(
             listen=listen,
             node_id=node_id,
             peers=peers.split(",") if peers is not None else None,
+            groups=groups,
             cluster_secret_file=cluster_secret_file,
         )
     except ConfigError as error:

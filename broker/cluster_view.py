@@ -93,6 +93,10 @@ class ClusterView(Protocol):
         """Whether this node leads it, so far as it knows."""
         ...
 
+    def knows_end(self, partition: Partition) -> bool:
+        """Whether its high watermark, on the node that leads it, is no lower than any leader before has told."""
+        ...
+
     def led_lately(self, partition: Partition) -> bool:
         """Whether clients may still have batches under way to, or failing at, the node that led it before this one."""
         ...
@@ -150,6 +154,9 @@ class Alone:
         return Leadership(self.node_id, partition.log.term if partition is not None else -1, here, here)
 
     def leads(self, partition: Partition) -> bool:
+        return True
+
+    def knows_end(self, partition: Partition) -> bool:
         return True
 
     def led_lately(self, partition: Partition) -> bool:

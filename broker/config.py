@@ -66,6 +66,9 @@ class BrokerConfig(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_o
     """Of topics that are created without one; where there are fewer nodes, as many as there are."""
     peers: list[str] = msgspec.field(default_factory=list)
     """ID@HOST:PORT of every node of the cluster, this one too, where they reach each other. Empty: a broker alone."""
+    groups: Literal["disk", "ranges"] = "disk"
+    """What a cluster replicates: the leader's disk through one group, or each range through a group of its own, with
+    leaders on all nodes (opt-in: docs/raft.md, section 8, says what it does not do yet). The same on all nodes."""
     cluster_secret_file: str = ""
     """What all nodes of a cluster know and nobody else does; empty: it is in $SEALOG_CLUSTER_SECRET."""
     election_timeout_ms: Positive = 1_000

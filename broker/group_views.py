@@ -11,13 +11,13 @@ from broker.groups import GroupDescription, GroupOverview, GroupState
 from broker.groups.consumer.embedded import MalformedProtocol, read_subscription
 
 if TYPE_CHECKING:
-    from broker.node import Node
+    from broker.services import StoreServices
 
 CONSUMER_PROTOCOL = "consumer"
 """The protocol type of consumers: their metadata names the topics they subscribe to."""
 
 
-def all_groups(node: Node) -> list[GroupOverview]:
+def all_groups(node: StoreServices) -> list[GroupOverview]:
     """Every group once."""
     groups = {group.group_id: group for group in node.groups.list_groups()}
     for group_id in node.offsets.group_ids():
@@ -26,7 +26,7 @@ def all_groups(node: Node) -> list[GroupOverview]:
     return list(groups.values())
 
 
-def describe(node: Node, group_id: str) -> GroupDescription | None:
+def describe(node: StoreServices, group_id: str) -> GroupDescription | None:
     """None for a group that does not exist."""
     described = node.groups.describe(group_id)
     if described is not None:

@@ -157,7 +157,8 @@ class LayoutController:
     # -- seals
 
     def _seal(self, topic: Topic, partition: int, done: Done) -> None:
-        log = self._topics.partition(topic, partition).log
+        self._topics.partition(topic, partition)
+        log = next(one for one in topic.ranges if one.first <= partition <= one.last)
         if not log.active.end_offsets() and not log.has_queued:
             done(_arranged(topic, changed=False))
             return

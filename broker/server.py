@@ -15,9 +15,7 @@ from typing_extensions import Buffer
 
 from broker.large_reading import LargeReading
 from broker.large_requests import LargeRequests
-from broker.node import Node
-from broker.replication.standby import Standby
-from broker.session import Session
+from broker.session import Serving, Session
 from wire.framing import FrameError
 
 log = logging.getLogger("sealog")
@@ -169,7 +167,7 @@ class ClientProtocol(asyncio.Protocol):
 class Server:
     """Listens, and keeps the set of open connections within its limit."""
 
-    def __init__(self, node: Node | Standby) -> None:
+    def __init__(self, node: Serving) -> None:
         self.node = node
         self.faults = 0
         self._most = descriptors_for_clients()
@@ -194,7 +192,7 @@ class Server:
         name = self._server.sockets[0].getsockname()
         return name[0], name[1]
 
-    def switch(self, node: Node | Standby) -> None:
+    def switch(self, node: Serving) -> None:
         """Serve by another one from now on. Who is connected is cut off, and comes again."""
         if node is self.node:
             return

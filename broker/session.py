@@ -17,6 +17,7 @@ from typing_extensions import Buffer
 
 from broker.call import Call
 from broker.node import Node
+from broker.ranges.node import RangesNode
 from broker.read_ahead import ReadAhead
 from broker.replication.standby import Standby
 from broker.topic import Topic
@@ -27,6 +28,9 @@ from wire.framing import Allocate, FrameError, LargeFrame, anonymous_memory
 from wire.guard import MalformedRequest
 
 log = logging.getLogger("sealog")
+
+Serving = Node | Standby | RangesNode
+"""What answers."""
 
 NEARLY_SENT_BYTES = 1 << 20
 """The socket takes the rest of an answer by itself."""
@@ -49,7 +53,7 @@ class Session:
 
     def __init__(
         self,
-        node: Node | Standby,
+        node: Serving,
         transport: Transport,
         peer: str,
         *,

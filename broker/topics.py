@@ -127,8 +127,16 @@ class Topics:
         """So many more (or fewer) count against the limit from now on."""
         self._partition_count += added
 
-    def create(self, name: str, partitions: int, config: Mapping[str, str | None], done: Created) -> None:
-        """Create a topic of one range; `done` when it is durable, with the error otherwise."""
+    def create(
+        self,
+        name: str,
+        partitions: int,
+        config: Mapping[str, str | None],
+        done: Created,
+        replication_factor: int = -1,
+    ) -> None:
+        """Create a topic of one range; `done` when it is durable, with the error otherwise. Whatever the replication
+        factor, which was checked: all that replicates a topic here is below it."""
         try:
             checked = self.check_new(name, partitions, config)
             topic_id = self._new_uuid()

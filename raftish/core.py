@@ -50,6 +50,9 @@ TRANSITIONS: Final[Mapping[Role, frozenset[Role]]] = {
 }
 
 
+NEVER_HEARD: Final = float("-inf")
+
+
 class NotLeader(Exception):
     """Nothing was done; `leader` is who may be it, if known."""
 
@@ -84,8 +87,11 @@ class Raft:
         now_ms: float,
         *,
         commit: int = 0,
+        is_new: bool = False,
     ) -> None:
-        """`commit`: what the driver knows to have been committed in an earlier life; it is in `log`."""
+        """`commit`: what the driver knows to have been committed in an earlier life; it is in `log`. `is_new`: this
+        node never left term 0, so it has not heard of a leader yet, and need not wait before it votes."""
+        assert not (is_new and hard_state.term), "a node that has voted or followed is not new"
         self.node_id = node_id
         self.config = config
         self.log = RaftLog(log)
@@ -96,8 +102,9 @@ class Raft:
         self.leadership: Leadership | None = None
         self.commit = max(self.log.first_index - 1, commit)
         self._jitter = jitter
-        # What it had promised to a leader before it went down is not known any more: assume the most.
-        self._heard_leader_ms = now_ms
+        # What it had promised to a leader before it went down is not known any more: assume the most. In term 0 there
+        # was no leader yet, and whoever hears of one leaves it before it answers.
+        self._heard_leader_ms = NEVER_HEARD if is_new else now_ms
         self._timeout_at_ms = NEVER
         self._granted: set[int] = set()
         self._refused: set[int] = set()
@@ -181,6 +188,17 @@ class Raft:
         """`Output.reads` will name the context once. Raises `NotLeader`, `NotNow`."""
         self._at(now_ms)
         self._leading().read(context)
+
+    def stand(self, now_ms: float) -> None:
+        """Ask for votes now and not at the timeout, where no leader is known. They are given as at any other time."""
+        self._at(now_ms)
+        if (
+            self.leader is None
+            and self.role in (Role.FOLLOWER, Role.PRE_CANDIDATE)
+            and self.node_id in self.membership.voters
+            and self.following.restoring is None
+        ):
+            self._pre_campaign()
 
     def persisted(self, seq: int, now_ms: float) -> None:
         """Everything in outputs up to `seq` is durable, and the log has it."""

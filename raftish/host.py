@@ -163,6 +163,12 @@ class Group:
         self.raft.transfer(target, self._host.now_ms())
         self._host.wake(self)
 
+    def stand(self) -> None:
+        """Stand for election now, where no leader is known."""
+        self._check()
+        self.raft.stand(self._host.now_ms())
+        self._host.wake(self)
+
     def _check(self) -> None:
         if self.failure is not None:
             raise GroupFailed(str(self.failure)) from self.failure
@@ -308,9 +314,10 @@ class Host:
         machine: Machine | LogMachine,
         *,
         commit: int = 0,
+        is_new: bool = False,
     ) -> Group:
         """`log` and `hard_state` are as a start found them, and flushed; `commit` is known to have been committed, and
-        applied."""
+        applied; `is_new` as `Raft` takes it."""
         if number in self.groups:
             raise ValueError(f"group {number} is here already")
         raft = Raft(
@@ -322,6 +329,7 @@ class Host:
             self._jitter,
             self.now_ms(),
             commit=commit,
+            is_new=is_new,
         )
         group = self.groups[number] = Group(self, number, raft, log, machine)
         self.wake(group)

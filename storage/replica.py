@@ -78,6 +78,11 @@ class RangeReplica(NumberedChain):
         self._term = term
         self._propose = propose
 
+    def follow(self, term: int) -> None:
+        """Another node leads in `term`, or none is known yet."""
+        self.stop_leading()
+        self._term = max(term, self._term)
+
     def stop_leading(self) -> None:
         """What is proposed stays in the log until it is truncated; what is not proposed never was."""
         if self._propose is None:

@@ -14,6 +14,7 @@ from storage.cache import SegmentCache
 from storage.clock import Scheduler
 from storage.disk import Disk
 from storage.entries import Queued
+from storage.flusher import Outcome
 from storage.format import ENTRY_HEADER_BYTES
 from storage.layout import MAX_SEGMENT_BYTES, Appended, LogConfig, RangeHooks, RangeIdentity
 from storage.partition import PartitionLog
@@ -145,3 +146,17 @@ class SequencedRange(RangeChain):
 
     def write_queued(self) -> None:
         self._write_out()
+
+    # Who waits.
+
+    def when_written(self, callback: Outcome) -> None:
+        """Call back when all appended so far has been handed to the kernel (D2)."""
+        raise NotImplementedError
+
+    def when_durable(self, lsn: int, callback: Outcome) -> None:
+        """Call back when everything up to `lsn` counts, or can never be known to."""
+        raise NotImplementedError
+
+    def request_flush(self) -> None:
+        """Flush what is appended so far without waiting for the linger, though nobody waits for it."""
+        raise NotImplementedError

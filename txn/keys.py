@@ -24,6 +24,8 @@ TXNS = "/txn/"
 TXN_OPS = "/txn-op/"
 TOPICS = "/topic/"
 LAYOUTS = "/layout/"
+RANGES = "/range/"
+GROUP_NUMBERS = "/group-numbers"
 LOG_STARTS = "/log-start/"
 DURABLE_ENDS = "/durable-end/"
 RESOLVED = "/resolved/"
@@ -96,6 +98,15 @@ def topic(name: str) -> str:
 
 def layout(name: str) -> str:
     return LAYOUTS + name
+
+
+def replicated_range(group: int) -> str:
+    """A range that is replicated by a group of its own."""
+    return f"{RANGES}{group:020d}"
+
+
+def parse_range(path: str) -> int:
+    return int(path[len(RANGES) :])
 
 
 def log_starts(name: str) -> str:

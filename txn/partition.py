@@ -1,6 +1,6 @@
 """One partition as readers and transactions see it: the log below, the outcomes above.
 
-Joins a `RangeLog`'s partition with its `PartitionTransactions`, gives the last stable offset, and answers a fetch
+Joins a range log's partition with its `PartitionTransactions`, gives the last stable offset, and answers a fetch
 of either isolation level without markers (kafka-clients: section 1 of docs/design.md says how).
 """
 
@@ -13,7 +13,7 @@ from uuid import UUID
 from typing_extensions import Buffer
 
 from storage.producers import ProducerStates
-from storage.range_log import RangeLog
+from storage.sequencing import SequencedRange
 from txn.buffer import PartitionTransactions
 from wire.batch import control_batch
 
@@ -40,7 +40,7 @@ class Partition:
 
     __slots__ = ("_state", "_waiters", "index", "log", "topic", "topic_id", "transactions")
 
-    def __init__(self, topic: str, topic_id: UUID, index: int, log: RangeLog) -> None:
+    def __init__(self, topic: str, topic_id: UUID, index: int, log: SequencedRange) -> None:
         self.topic = topic
         self.topic_id = topic_id
         self.index = index
@@ -49,6 +49,13 @@ class Partition:
         self._state = log.partition(index)
         self._state.producers.open_producers = self.transactions.open_producers
         self._waiters: dict[Waiter, None] = {}
+
+    def serve_from(self, log: SequencedRange) -> None:
+        """The same partition in another log: a replica was opened, or fetched anew."""
+        self.log = log
+        self._state = log.partition(self.index)
+        self._state.producers.open_producers = self.transactions.open_producers
+        self.wake()
 
     def __repr__(self) -> str:
         return f"{self.topic}-{self.index}"

@@ -40,6 +40,7 @@ def handle(node: Node, call: Call, request: Any) -> None:
                 "ApiVersion", api_key=api.key, min_version=api.min_version, max_version=api.max_version
             )
             for api in apis.APIS.values()
+            if api.key in node.handlers
         ),
         supported_features=tuple(
             call.build("SupportedFeatureKey", name=name, min_version=0, max_version=level)

@@ -29,7 +29,7 @@ def handle(node: Node, call: Call, request: Any) -> None:
 
     def created(name: str, result: Topic | KafkaError) -> None:
         results.append(
-            _created(node, call, result) if isinstance(result, Topic) else _refused(call, name, result)
+            _refused(call, name, result) if isinstance(result, KafkaError) else _created(node, call, result)
         )
         arrived()
 
@@ -48,7 +48,7 @@ def handle(node: Node, call: Call, request: Any) -> None:
             results.append(_refused(call, name, refused))
             continue
         waiting += 1
-        node.topics.create(name, partitions, settings, partial(created, name))
+        node.topics.create(name, partitions, settings, partial(created, name), replication_factor=factor)
     arrived()
 
 

@@ -210,6 +210,8 @@ class _Fetch:
             partition = self._node.topics.partition(topic, one.partition)
             if self._node.topics.get(partition.topic) is not topic:
                 raise KafkaError(ErrorCode.unknown_topic_or_partition)
+            if not self._rack and not self._view.leads(partition):
+                raise KafkaError(ErrorCode.not_leader_or_follower)
             check_leader_epoch(partition, getattr(one, "current_leader_epoch", -1))
             high_watermark, stable = partition.high_watermark, partition.last_stable_offset
             replica = self._replica_for(partition, one.fetch_offset)

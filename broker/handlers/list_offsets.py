@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from broker import cluster_view
 from broker.call import Call
 from broker.handlers.fetch import check_leader_epoch
 from txn.partition import Partition
@@ -18,10 +19,13 @@ _EARLIEST_PENDING_UPLOAD = -6
 _SINCE = {_MAX_TIMESTAMP: 7, _EARLIEST_LOCAL: 8, _LATEST_TIERED: 9, _EARLIEST_PENDING_UPLOAD: 11}
 """The first version in which each of these means something."""
 _READ_COMMITTED = 1
+OFFSET_NOT_AVAILABLE_VERSION = 5
 
 
 def handle(node: Node, call: Call, request: Any) -> None:
     committed = getattr(request, "isolation_level", 0) == _READ_COMMITTED
+
+    view = cluster_view.of(node)
 
     def one(name: str, wanted: Any, *, repeated: bool) -> Any:
         try:
@@ -32,7 +36,16 @@ def handle(node: Node, call: Call, request: Any) -> None:
                     ErrorCode.unsupported_version, f"version {call.version} has no such timestamp"
                 )
             partition = node.topics.partition(node.topics.get(name), wanted.partition_index)
+            if not view.leads(partition):
+                raise KafkaError(ErrorCode.not_leader_or_follower)
             check_leader_epoch(partition, getattr(wanted, "current_leader_epoch", -1))
+            if not view.knows_end(partition):
+                # It could go back behind what the leader before has told (KIP-207).
+                raise KafkaError(
+                    ErrorCode.offset_not_available
+                    if call.version >= OFFSET_NOT_AVAILABLE_VERSION
+                    else ErrorCode.leader_not_available
+                )
             timestamp, offset = _find(partition, wanted.timestamp, committed=committed)
             epoch = partition.log.term if wanted.timestamp == _LATEST else partition.epoch_at(offset)
             return call.build(

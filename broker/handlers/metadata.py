@@ -49,10 +49,10 @@ def handle(node: Node, call: Call, request: Any) -> None:
             _answer(node, call, found, cluster_asked)
 
     def created(name: str, result: Topic | KafkaError) -> None:
-        if isinstance(result, Topic):
-            found.append(_topic(node, call, result, asked))
-        else:
+        if isinstance(result, KafkaError):
             found.append(_absent(call, name, None, result.code))
+        else:
+            found.append(_topic(node, call, result, asked))
         arrived()
 
     # A topic that has an id goes by it, whatever it is called.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from broker import cluster_view
 from broker.call import Call
 from broker.handlers.fetch import check_leader_epoch
 from txn.partition import Partition
@@ -20,10 +21,14 @@ _UNDEFINED = -1
 
 
 def handle(node: Node, call: Call, request: Any) -> None:
+    view = cluster_view.of(node)
+
     def one(name: str, wanted: Any) -> Any:
         code, epoch, end_offset = ErrorCode.none, _UNDEFINED, _UNDEFINED
         try:
             partition = node.topics.partition(node.topics.get(name), wanted.partition)
+            if not view.leads(partition):
+                raise KafkaError(ErrorCode.not_leader_or_follower)
             check_leader_epoch(partition, wanted.current_leader_epoch)
             epoch, end_offset = end_of_epoch(partition, wanted.leader_epoch)
         except KafkaError as refused:

@@ -14,7 +14,7 @@ from broker.cluster_view import NOBODY, ClusterView
 from broker.topic import Topic
 from storage.layout import Appended
 from storage.producers import SequenceGap
-from storage.range_log import RangeLog
+from storage.sequencing import SequencedRange
 from txn.admission import Admission
 from txn.partition import Partition
 from txn.transaction import Transaction
@@ -77,14 +77,14 @@ class _Produce:
         self.results: list[ProduceTopicResult] = []
         self.admitted: dict[tuple[int, int], Transaction] = {}
         """By (producer id, epoch): the transaction that the request's batches are of."""
-        self.durable_at: dict[RangeLog, int] = {}
-        self.transactional: set[RangeLog] = set()
+        self.durable_at: dict[SequencedRange, int] = {}
+        self.transactional: set[SequencedRange] = set()
         self.traced = False
         """That its transaction is open must survive a kill of this process as the batch does (design D2)."""
         self.two_phase = False
         """Of a transaction that must outlive a power cut (KIP-939): answered when all of it is on the disk."""
-        self.failed: dict[RangeLog, Exception] = {}
-        self.written: list[tuple[ProducePartitionResult, Partition, RangeLog]] = []
+        self.failed: dict[SequencedRange, Exception] = {}
+        self.written: list[tuple[ProducePartitionResult, Partition, SequencedRange]] = []
         self.waiting = 0
 
 
@@ -320,14 +320,14 @@ def _code_for(call: Call, code: ErrorCode) -> ErrorCode:
 def _wait(node: Node, state: _Produce, acks: int) -> None:
     state.waiting = 1
 
-    def arrived(log: RangeLog | None = None, error: Exception | None = None) -> None:
+    def arrived(log: SequencedRange | None = None, error: Exception | None = None) -> None:
         if log is not None and error is not None:
             state.failed[log] = error
         state.waiting -= 1
         if not state.waiting:
             _answer(state)
 
-    def for_log(log: RangeLog) -> Callable[[Exception | None], None]:
+    def for_log(log: SequencedRange) -> Callable[[Exception | None], None]:
         return lambda error: arrived(log, error)
 
     for log, lsn in state.durable_at.items():

@@ -9,15 +9,17 @@ from storage.files import ancestors
 MARKER = "CLUSTER"
 REMOVED = "REMOVED"
 FORMAT_VERSION = 1
+OF_RANGES = "cluster of ranges"
+"""The kind of folder of a node whose ranges have groups of their own."""
 
 
-def claim(disk: Disk, node_id: int) -> None:
-    """Check the marker; write it into an empty folder.
+def claim(disk: Disk, node_id: int, kind: str = "cluster") -> None:
+    """Check the marker; write it into an empty folder. `kind`: of what make the folder is.
 
     Raises:
         ForeignFolder: the folder is of a broker alone, of another node, of another format, or holds something else.
     """
-    line = f"sealog cluster format {FORMAT_VERSION} node {node_id}"
+    line = f"sealog {kind} format {FORMAT_VERSION} node {node_id}"
     if disk.exists(MARKER):
         file = disk.open_readonly(MARKER)
         try:

@@ -26,17 +26,31 @@ Restore = Callable[[SnapshotRequest, Done], None]
 class RangeGroup:
     """`raftish.host.GroupLog` and `LogMachine` of one range on one node. `join` makes it part of a host."""
 
-    def __init__(self, node: int, replica: RangeReplica, restore: Restore | None = None) -> None:
+    def __init__(
+        self,
+        node: int,
+        replica: RangeReplica,
+        restore: Restore | None = None,
+        on_leader: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_leader`: the leader or the term is another one now."""
         self.replica = replica
         self.group: Group | None = None
         self._node = node
         self._restore = restore
+        self._on_leader = on_leader
         self._term = 0
 
-    def join(self, host: Host, number: int, hard_state: HardState) -> Group:
-        """`hard_state` as a start found it, and flushed; so is the replica."""
+    def join(self, host: Host, number: int, hard_state: HardState, *, is_new: bool = False) -> Group:
+        """`hard_state` as a start found it, and flushed; so is the replica. `is_new` as `Raft` takes it."""
         self.group = host.add(
-            number, self, hard_state, self.known_members(), self, commit=self.replica.commit_index
+            number,
+            self,
+            hard_state,
+            self.known_members(),
+            self,
+            commit=self.replica.commit_index,
+            is_new=is_new,
         )
         return self.group
 
@@ -78,7 +92,17 @@ class RangeGroup:
             self._term = term
             self.replica.begin_leading(term, self._propose)
         else:
-            self.replica.stop_leading()
+            self.replica.follow(term)
+        self._on_leader()
+
+    @property
+    def leads(self) -> bool:
+        return self.replica.leads
+
+    @property
+    def knows_its_end(self) -> bool:
+        """Whether the high watermarks are no lower than any leader has told before: its term has a commit."""
+        return self.replica.term_at(self.replica.commit_index) == self._term
 
     def _propose(self, payloads: Sequence[bytes]) -> int:
         group = self.group

@@ -80,36 +80,40 @@ class Standby:
         else:
             api_versions.handle(node, call, request)
 
-    def _no_leader(self, call: Call, request: Any) -> None:
-        code = ErrorCode.not_coordinator
-        match call.api_key:
-            case ApiKey.ADD_PARTITIONS_TO_TXN:
-                add_partitions_to_txn.refuse_all(call, request, code)
-            case ApiKey.TXN_OFFSET_COMMIT:
-                txn_offset_commit.refuse_all(call, request, code)
-            case ApiKey.ADD_OFFSETS_TO_TXN:
-                call.answer(error_code=code)
-            case ApiKey.END_TXN:
-                call.answer(error_code=code, producer_id=-1, producer_epoch=-1)
-            case ApiKey.INIT_PRODUCER_ID if request.transactional_id is not None:
-                call.answer(error_code=code, producer_id=-1, producer_epoch=-1)
-            case _:
-                call.disconnect("the cluster has no leader at the moment")
-
     def _hand_on(self, node: Any, call: Call, request: Any) -> None:
-        if APIS[call.api_key].is_private:
-            frame = private_api.encode_request(call.api_key, call.correlation_id, call.client_id, request)
+        hand_on(self._relay, call, request)
+
+
+def hand_on(relay: Relay, call: Call, request: Any) -> None:
+    """Let the leader answer; where there is none, refuse."""
+    if APIS[call.api_key].is_private:
+        frame = private_api.encode_request(call.api_key, call.correlation_id, call.client_id, request)
+    else:
+        frame = codec.encode_request(call.api_key, call.version, call.correlation_id, call.client_id, request)
+
+    def answered(answer: bytes | None) -> None:
+        if call.abandoned:
+            return
+        if answer is None:
+            _no_leader(call, request)
         else:
-            frame = codec.encode_request(
-                call.api_key, call.version, call.correlation_id, call.client_id, request
-            )
+            call.answer_raw([answer])
 
-        def answered(answer: bytes | None) -> None:
-            if call.abandoned:
-                return
-            if answer is None:
-                self._no_leader(call, request)
-            else:
-                call.answer_raw([answer])
+    relay.ask(frame, answered)
 
-        self._relay.ask(frame, answered)
+
+def _no_leader(call: Call, request: Any) -> None:
+    code = ErrorCode.not_coordinator
+    match call.api_key:
+        case ApiKey.ADD_PARTITIONS_TO_TXN:
+            add_partitions_to_txn.refuse_all(call, request, code)
+        case ApiKey.TXN_OFFSET_COMMIT:
+            txn_offset_commit.refuse_all(call, request, code)
+        case ApiKey.ADD_OFFSETS_TO_TXN:
+            call.answer(error_code=code)
+        case ApiKey.END_TXN:
+            call.answer(error_code=code, producer_id=-1, producer_epoch=-1)
+        case ApiKey.INIT_PRODUCER_ID if request.transactional_id is not None:
+            call.answer(error_code=code, producer_id=-1, producer_epoch=-1)
+        case _:
+            call.disconnect("the cluster has no leader at the moment")

@@ -43,6 +43,9 @@ class StandbyView:
     def leads(self, partition: Partition) -> bool:
         return False
 
+    def knows_end(self, partition: Partition) -> bool:
+        return False
+
     def led_lately(self, partition: Partition) -> bool:
         return False
 

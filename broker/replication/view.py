@@ -57,6 +57,9 @@ class View:
     def leads(self, partition: Partition) -> bool:
         return True
 
+    def knows_end(self, partition: Partition) -> bool:
+        return True
+
     def led_lately(self, partition: Partition) -> bool:
         return self._clock.monotonic_ms() - self._began_ms < LATELY_MS
 

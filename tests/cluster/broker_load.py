@@ -39,21 +39,36 @@ class BrokerLoad:
     """To be used in a process of its own: it changes what all clients of the crash tests are configured with."""
 
     def __init__(
-        self, bootstrap: str, seed: int, replication_factor: int = 3, *, client_log: Path | None = None
+        self,
+        bootstrap: str,
+        seed: int,
+        replication_factor: int = 3,
+        *,
+        client_log: Path | None = None,
+        transactions: bool = True,
     ) -> None:
-        """`client_log`: a file for what the plain idempotent producer's library says of its identity and batches."""
+        """`client_log`: a file for what the plain idempotent producers' library says of its identity and batches.
+        Without `transactions` there are more plain ones."""
         clients.RDKAFKA.update(IMPATIENT)
         self.bootstrap = bootstrap
-        self.lanes = Lanes([*TOPICS, COMMIT_LANE])
+        self.lanes = Lanes([*TOPICS, COMMIT_LANE] if transactions else TOPICS)
         self.commit_lanes = (COMMIT_LANE,)
         self._factor = replication_factor
         self._load = Load(
-            bootstrap, seed, librdkafka=3, kafka_python=1, topics=TOPICS, renews=True, plain_log=client_log
+            bootstrap,
+            seed,
+            librdkafka=3 if transactions else 0,
+            kafka_python=1 if transactions else 0,
+            plain=1 if transactions else 3,
+            topics=TOPICS,
+            renews=True,
+            plain_log=client_log,
         )
-        probes: list[Worker] = [PlainProbe(self, topic) for topic in TOPICS]
-        commit_probe = CommitProbe(self, len(self._load.transactional))
-        self._load.transactional.append(commit_probe)
-        self._load.workers += [*probes, commit_probe]
+        self._load.workers += [PlainProbe(self, topic) for topic in TOPICS]
+        if transactions:
+            commit_probe = CommitProbe(self, len(self._load.transactional))
+            self._load.transactional.append(commit_probe)
+            self._load.workers.append(commit_probe)
         self._data: list[Partition] = [(topic, number) for topic in TOPICS for number in range(PARTITIONS)]
         self._followers: list[Follower] = []
         self.final_reads: list[FinalRead] = []
@@ -65,7 +80,9 @@ class BrokerLoad:
     def start(self) -> None:
         """Creates the topics, and begins."""
         admin = AdminClient(clients.RDKAFKA | {"bootstrap.servers": self.bootstrap})
-        sizes = dict.fromkeys(TOPICS, PARTITIONS) | {INPUT_TOPIC: len(self._load.transactional)}
+        sizes = dict.fromkeys(TOPICS, PARTITIONS)
+        if self._load.transactional:
+            sizes[INPUT_TOPIC] = len(self._load.transactional)
         deadline = time.monotonic() + CREATE_TIMEOUT_S
         missing = dict(sizes)
         while missing:
@@ -107,7 +124,8 @@ class BrokerLoad:
             auditor.close()
         events += self.final_reads
         inputs = [(INPUT_TOPIC, worker.number) for worker in self._load.transactional]
-        events += read_group(self.bootstrap, GROUP, inputs)
+        if inputs:
+            events += read_group(self.bootstrap, GROUP, inputs)
         self._load.stop()
         for follower in self._followers:
             follower.stop()

@@ -11,12 +11,23 @@ from tests.cluster.times import ServiceTimes
 from tests.history import Violation
 
 
-def run_brokers(folder: Path, nodes: int, seed: int, faults: int) -> tuple[list[Violation], ServiceTimes]:
-    """The violations, and how long service was away. Prints times and counts, also when the run fails."""
+def run_brokers(
+    folder: Path, nodes: int, seed: int, faults: int, *, groups: str = "disk", transactions: bool = True
+) -> tuple[list[Violation], ServiceTimes]:
+    """The violations, and how long service was away. Prints times and counts, also when the run fails.
+
+    `groups`: what the cluster replicates, as `sealog serve --groups` takes it.
+    """
     from tests.cluster.broker_load import BrokerLoad
 
-    with BrokerCluster(folder, nodes) as cluster:
-        load = BrokerLoad(cluster.bootstrap, seed, min(3, nodes), client_log=folder / "plain-client.log")
+    with BrokerCluster(folder, nodes, groups=groups) as cluster:
+        load = BrokerLoad(
+            cluster.bootstrap,
+            seed,
+            min(3, nodes),
+            client_log=folder / "plain-client.log",
+            transactions=transactions,
+        )
         try:
             campaign = Campaign(cluster, load, seed=seed, faults=faults)
             violations = campaign.run()

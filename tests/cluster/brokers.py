@@ -55,6 +55,7 @@ class Brokers:
                         ",".join(f"{one}@{self.places[one]}" for one in self.told[node]),
                     ),
                     *(("--config", str(self.folder / "config.toml")) if self.config else ()),
+                    *(("--groups", self.groups) if self.groups else ()),
                 ],
                 cwd=CHECKOUT,
                 env=os.environ | {"SEALOG_CLUSTER_SECRET": secret},
@@ -63,6 +64,8 @@ class Brokers:
                 stderr=subprocess.STDOUT,
             )
 
+    groups = ""
+    """What the cluster replicates, where that is not the default."""
     config = ""
     """Settings in TOML, of all nodes."""
 

@@ -179,9 +179,10 @@ class RaftishCluster(ClusterUnderTest):
 class BrokerCluster(ClusterUnderTest):
     """Brokers: `sealog serve` with `--node-id` and `--peers`. `module` is run instead of the broker's."""
 
-    def __init__(self, folder: Path, size: int = 3, module: str = "broker") -> None:
+    def __init__(self, folder: Path, size: int = 3, module: str = "broker", *, groups: str = "disk") -> None:
         super().__init__(folder, size)
         self.module = module
+        self.groups = groups
         self.secret = folder / "cluster-secret"
         self.secret.write_text("the secret of a cluster in a test")
 
@@ -196,7 +197,7 @@ class BrokerCluster(ClusterUnderTest):
         )
         place = ["--data", str(self.folder / str(node)), "--listen", f"{host}:{port}"]
         cluster = ["--node-id", str(node), "--peers", peers, "--cluster-secret-file", str(self.secret)]
-        return [sys.executable, "-m", self.module, "serve", *place, *cluster]
+        return [sys.executable, "-m", self.module, "serve", *place, *cluster, "--groups", self.groups]
 
     def answers(self, node: int) -> bool:
         return answers_api_versions(self.clients[node][1])

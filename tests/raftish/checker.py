@@ -88,8 +88,9 @@ class Checker:
     def restarted(self, node, now_ms):
         self.logs[node] = Mirror(self.disks[node])
         self.commits[node] = self.disks[node].base
-        # It may have promised before it went down, which nobody can tell any more.
-        self.heard[node] = now_ms
+        # It may have promised before it went down, which nobody can tell any more; in term 0 there was no leader yet.
+        if self.disks[node].hard_state.term:
+            self.heard[node] = now_ms
 
     def restored(self, node):
         self.logs[node] = Mirror(self.disks[node])

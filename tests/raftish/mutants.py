@@ -169,8 +169,8 @@ def leases_go_on_after_handing_over():
 def a_start_forgets_promises():
     init = Raft.__init__
 
-    def start(self, *args):
-        init(self, *args)
+    def start(self, *args, **more):
+        init(self, *args, **more)
         self._heard_leader_ms = float("-inf")
 
     return patch.object(Raft, "__init__", start)

@@ -200,6 +200,7 @@ class World:
             disk.known_members(),
             lambda: self.rng.random() * self.jitter,
             now_ms,
+            is_new=not disk.hard_state.term,
         )
         self.drain(node)
 

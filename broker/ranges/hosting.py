@@ -1,0 +1,332 @@
+"""The range groups of this node: they follow the records of the metadata store.
+
+    (none) -> MAKING -> HERE -> REMOVING -> (none)          FAILED: its storage has; nothing becomes of it in this life
+
+Guarantees: a group takes part only when its place in the file of hard states and its folder are durable, in that order;
+it is gone from here in the opposite one, and never because a view is behind (docs/raft.md, section 8, 2 and 3). One
+range is opened per turn of the loop. Nothing is served of a group whose record names other nodes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from enum import Enum
+from functools import partial
+from typing import Final
+
+from broker.ranges.records import FIRST_GROUP, RangeRecord, directory, first_segment
+from broker.replication.hard_states import HardStateTable
+from broker.replication.range_group import RangeGroup
+from broker.replication.store import Fatal
+from raftish.host import Host
+from storage.cache import SegmentCache
+from storage.clock import Scheduler
+from storage.disk import Disk
+from storage.files import delete_files
+from storage.format import CorruptLog
+from storage.layout import LogConfig, RangeHooks, RollEvent
+from storage.replica import RangeReplica
+from storage.replica_recovery import create_replica, open_replica
+from wire.errors import KafkaError
+
+log = logging.getLogger("sealog")
+
+STAND_AGAIN_MS: Final = (0, 40, 120, 300)
+"""When the first leader of a new range stands for election: the other nodes may still be making it."""
+
+
+class Stage(Enum):
+    MAKING = "being made or opened"
+    HERE = "here"
+    REMOVING = "being removed"
+    FAILED = "failed"
+
+
+TRANSITIONS: Final = {
+    Stage.MAKING: {Stage.HERE, Stage.FAILED},
+    Stage.HERE: {Stage.REMOVING, Stage.FAILED},
+    Stage.REMOVING: set[Stage](),
+    Stage.FAILED: {Stage.REMOVING},
+}
+
+
+class Hosted:
+    """One group on this node."""
+
+    def __init__(self, number: int, record: RangeRecord) -> None:
+        self.number = number
+        self.record = record
+        self.stage = Stage.MAKING
+        self.range: RangeGroup | None = None
+        self.led_since_ms = self.led_since_monotonic_ms = 0
+        """Since when this node leads it, or another one does, by both clocks."""
+
+    def move(self, stage: Stage) -> None:
+        if stage not in TRANSITIONS[self.stage]:
+            raise AssertionError(f"group {self.number} is {self.stage.value}, not {stage.value} next")
+        self.stage = stage
+
+    @property
+    def replica(self) -> RangeReplica | None:
+        return self.range.replica if self.range is not None else None
+
+
+class Hosting:
+    """`log_config` gives a range's limits; `on_open(group, replica)` when there is something to serve from;
+    `on_progress(group, partitions)` when high watermarks moved; `on_leader(group)` when its leader or term changed."""
+
+    def __init__(
+        self,
+        node_id: int,
+        disk: Disk,
+        scheduler: Scheduler,
+        host: Host,
+        hard_states: HardStateTable,
+        *,
+        log_config: Callable[[RangeRecord], LogConfig],
+        on_open: Callable[[int, RangeReplica], None],
+        on_progress: Callable[[int, Iterable[int]], None],
+        on_leader: Callable[[int], None],
+        fatal: Callable[[Exception], None],
+    ) -> None:
+        self.hosted: dict[int, Hosted] = {}
+        self.cache = SegmentCache()
+        self._node_id = node_id
+        self._disk = disk
+        self._scheduler = scheduler
+        self._host = host
+        self._hard_states = hard_states
+        self._log_config = log_config
+        self._on_open = on_open
+        self._on_progress = on_progress
+        self._on_leader = on_leader
+        self._fatal = fatal
+        self._wanted: dict[int, RangeRecord] = {}
+        self._queue: list[int] = []
+        self._turn_due = False
+        self._left_over: dict[int, int] = {}
+        """Places of groups that no record names so far, each with the lsn that says when one should."""
+        self._is_closed = False
+
+    def start(self) -> None:
+        """Raises OSError, `Fatal`."""
+        self._left_over = {
+            group: since for group, since in self._hard_states.groups.items() if _is_range(group)
+        }
+        known = {directory(group).split("/")[1] for group in self._left_over}
+        for name in self._disk.list("ranges"):
+            if name not in known:
+                # Its place was freed before: the rest of a removal.
+                delete_files(self._disk, f"ranges/{name}")
+
+    # What the records say.
+
+    def appeared(self, group: int, record: RangeRecord, lsn: int) -> None:
+        """Committed as of `lsn`. Again for a change of what it says."""
+        self._wanted[group] = record
+        self._left_over.pop(group, None)
+        if self._node_id in record.replicas and group not in self.hosted and not self._is_closed:
+            self.hosted[group] = Hosted(group, record)
+            self._queue.append(group)
+            if group not in self._hard_states:
+                self._hard_states.add(group, lsn)
+            self._wake()
+
+    def disappeared(self, group: int) -> None:
+        self._wanted.pop(group, None)
+        hosted = self.hosted.get(group)
+        if hosted is not None and hosted.stage in (Stage.HERE, Stage.FAILED):
+            self._remove(hosted)
+
+    def viewed(self, lsn: int) -> None:
+        """`appeared` and `disappeared` have told everything up to there: what still has no record is gone."""
+        for group, since in list(self._left_over.items()):
+            if lsn >= since:
+                del self._left_over[group]
+                log.warning("range group %d was deleted while this node was away", group)
+                self._free(group)
+
+    # Opening.
+
+    def _wake(self) -> None:
+        if self._queue and not self._turn_due:
+            self._turn_due = True
+            self._hard_states.when_all_durable(self._turn)
+
+    def _turn(self, error: Exception | None) -> None:
+        self._turn_due = False
+        if self._is_closed:
+            return
+        if error is not None:
+            self._fatal(error)
+            return
+        hosted = self.hosted[self._queue.pop(0)]
+        try:
+            self._open(hosted)
+        except (OSError, Fatal, CorruptLog) as failure:
+            self._fatal(failure)
+            return
+        self._wake()
+
+    def _open(self, hosted: Hosted) -> None:
+        """Its place is durable. Raises OSError, CorruptLog, `Fatal`."""
+        group, record = hosted.number, hosted.record
+        folder = directory(group)
+        made = [name for name in self._disk.list(folder) if name.endswith(".seg")]
+        hard_state = self._hard_states.state(group)
+        if hard_state.term:
+            if not made:
+                raise Fatal(
+                    f"the files of {record.topic} {record.first}-{record.last} are gone from {folder}"
+                )
+            self._open_old(hosted)
+            return
+        # It never took part. What a start before this one made of it may be half of a file.
+        delete_files(self._disk, folder)
+        create_replica(
+            self._disk,
+            self._scheduler,
+            partial(self._made, hosted),
+            directory=folder,
+            topic_id=record.id,
+            first=record.first,
+            last=record.last,
+            segment_id=first_segment(group),
+            created_ms=record.created_ms,
+            members=record.members,
+            hooks=self._hooks(hosted),
+            config=self._log_config(record),
+            cache=self.cache,
+        )
+
+    def _open_old(self, hosted: Hosted) -> None:
+        record = hosted.record
+        replica, report = open_replica(
+            self._disk,
+            self._scheduler,
+            directory=directory(hosted.number),
+            topic_id=record.id,
+            first=record.first,
+            last=record.last,
+            hooks=self._hooks(hosted),
+            config=self._log_config(record),
+            cache=self.cache,
+        )
+        for tail in report.cuts:
+            log.warning("%s: a torn tail of %d bytes was cut at %d", tail.path, tail.dropped, tail.position)
+        self._join(hosted, replica)
+
+    def _made(self, hosted: Hosted, replica: RangeReplica | None, error: OSError | None) -> None:
+        if replica is None:
+            log.error("%s cannot be made here: %s", directory(hosted.number), error)
+            hosted.move(Stage.FAILED)
+            if hosted.number not in self._wanted:
+                self._remove(hosted)
+            return
+        if self._is_closed:
+            replica.close()
+            return
+        self._join(hosted, replica)
+
+    def _join(self, hosted: Hosted, replica: RangeReplica) -> None:
+        group = hosted.number
+        hosted.range = RangeGroup(self._node_id, replica, on_leader=lambda: self._led(hosted))
+        hosted.move(Stage.HERE)
+        if group not in self._wanted:
+            self._remove(hosted)
+            return
+        hard_state = self._hard_states.state(group)
+        joined = hosted.range.join(self._host, group, hard_state, is_new=not hard_state.term)
+        self._on_open(group, replica)
+        if not hard_state.term and hosted.record.replicas[0] == self._node_id:
+            for delay_ms in STAND_AGAIN_MS:
+                self._scheduler.call_later(delay_ms, self._stand, hosted)
+        assert joined is hosted.range.group
+
+    def _led(self, hosted: Hosted) -> None:
+        hosted.led_since_ms = self._scheduler.now_ms()
+        hosted.led_since_monotonic_ms = self._scheduler.monotonic_ms()
+        self._on_leader(hosted.number)
+
+    def _stand(self, hosted: Hosted) -> None:
+        group = hosted.range.group if hosted.range is not None else None
+        if hosted.stage is Stage.HERE and group is not None and group.failure is None:
+            group.stand()
+
+    def _hooks(self, hosted: Hosted) -> RangeHooks:
+        def allocate_segment_id() -> int:
+            # One after the other: a roll that was truncated has left no file.
+            replica = hosted.replica
+            assert replica is not None
+            return replica.active.segment_id + 1
+
+        def publish(event: RollEvent, done: Callable[[OSError | None], None]) -> None:
+            raise AssertionError("a replica rolls by entries")
+
+        def failed(error: KafkaError) -> None:
+            log.error("%s; this node takes no part in it any more", error.message)
+            if hosted.stage is Stage.HERE:
+                hosted.move(Stage.FAILED)
+
+        return RangeHooks(
+            allocate_segment_id,
+            publish,
+            on_progress=lambda partitions: self._on_progress(hosted.number, partitions),
+            on_failed=failed,
+        )
+
+    # Removing.
+
+    def _remove(self, hosted: Hosted) -> None:
+        hosted.move(Stage.REMOVING)
+        group = hosted.number
+        if group in self._host.groups:
+            self._host.remove(group)
+        replica = hosted.replica
+        if replica is not None:
+            try:
+                replica.close()
+            except OSError as error:
+                log.warning("%s: %s", replica.directory, error)
+        self._free(group)
+
+    def _free(self, group: int) -> None:
+        self._hard_states.remove(group)
+
+        def durable(error: Exception | None) -> None:
+            if error is not None:
+                self._fatal(error)
+                return
+            self.hosted.pop(group, None)
+            try:
+                delete_files(self._disk, directory(group))
+            except OSError as failure:
+                log.warning("%s stays until the next start: %s", directory(group), failure)
+
+        self._hard_states.when_all_durable(durable)
+
+    # The end.
+
+    def led(self) -> list[Hosted]:
+        """Those of which this node is the leader."""
+        return [
+            hosted
+            for hosted in self.hosted.values()
+            if hosted.stage is Stage.HERE and hosted.range is not None and hosted.range.leads
+        ]
+
+    def close(self) -> None:
+        """Writes and flushes everything; blocks."""
+        self._is_closed = True
+        for hosted in self.hosted.values():
+            replica = hosted.replica
+            if replica is not None:
+                try:
+                    replica.close()
+                except OSError as error:
+                    log.error("not a clean stop: %s", error)
+
+
+def _is_range(group: int) -> bool:
+    return group >= FIRST_GROUP

@@ -1,0 +1,54 @@
+"""Who leads which range, as nodes say it of themselves. Pure.
+
+Every node says which groups it leads, in which terms, who has what is committed there, and since when it leads. The
+latest term counts; what a node does not say any more, it does not lead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Led:
+    """`in_sync` are those that have nearly all; `since_ms` by the leader's wall clock."""
+
+    leader: int
+    term: int
+    voters: tuple[int, ...]
+    in_sync: tuple[int, ...]
+    since_ms: int
+
+    def words(self, group: int) -> list[object]:
+        return [group, self.term, list(self.voters), list(self.in_sync), self.since_ms]
+
+
+class Leaders:
+    """By group."""
+
+    def __init__(self) -> None:
+        self._led: dict[int, Led] = {}
+
+    def said(self, node: int, words: Iterable[tuple[int, int, list[int], list[int], int]]) -> set[int]:
+        """All that this node leads at the moment. The groups of which something changed."""
+        changed: set[int] = set()
+        named: set[int] = set()
+        for group, term, voters, in_sync, since_ms in words:
+            named.add(group)
+            led = Led(node, term, tuple(voters), tuple(in_sync), since_ms)
+            known = self._led.get(group)
+            if known is None or term > known.term or (known.leader == node and led != known):
+                self._led[group] = led
+                changed.add(group)
+        for group in [one for one, led in self._led.items() if led.leader == node and one not in named]:
+            del self._led[group]
+            changed.add(group)
+        return changed
+
+    def get(self, group: int) -> Led | None:
+        return self._led.get(group)
+
+    def counted(self) -> dict[int, int]:
+        """The leader of each group of which one is known."""
+        return {group: led.leader for group, led in self._led.items()}

@@ -1,0 +1,462 @@
+"""A node of a cluster whose ranges have groups of their own, without its sockets: docs/raft.md, section 8.
+
+    ALONE -> JOINED        it takes part once all nodes of a new cluster have met (`founding`)
+
+Disk, scheduler, network and randomness are handed in. `on_ready` when it takes part; `fatal` when this process has to
+end. One host drives all groups; notes between nodes carry who leads what, snapshots of the metadata, and requests to
+hand a range over.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Final
+from uuid import UUID
+
+import msgpack
+
+from broker.cluster_view import Broker
+from broker.config import BrokerConfig
+from broker.ranges.controller import Controller
+from broker.ranges.founding import FolderLost, Founding
+from broker.ranges.hosting import Hosting
+from broker.ranges.leaders import Leaders
+from broker.ranges.node import RangesNode
+from broker.ranges.records import RangeRecord
+from broker.ranges.topics import RangeTopics
+from broker.ranges.view import RangesView
+from broker.replication.folder import make_dir_durable
+from broker.replication.handover import hand_over
+from broker.replication.hard_states import HardStateTable
+from broker.replication.life import Life
+from broker.replication.metadata_group import METADATA_GROUP, MetadataGroup
+from broker.replication.neighbours import NAMED_MS, Address, Links, Neighbours
+from broker.replication.standby import Relay
+from broker.replication.store import Fatal
+from raftish.config import Config
+from raftish.core import NotLeader, NotNow
+from raftish.datagram import Beat
+from raftish.host import Group, GroupFailed, Host
+from raftish.membership import Membership
+from raftish.messages import Message, Note
+from storage.clock import Scheduler
+from storage.disk import Disk
+from storage.replica import RangeReplica
+from txn import keys
+from txn.metastore import Change, Event, MetaStore, Options, Snapshot, StoreFailed
+
+log = logging.getLogger("sealog")
+
+FOLDER: Final = "raft"
+METADATA_FOLDER: Final = "raft/metadata"
+HARD_STATES: Final = "raft/hard-states"
+FOUNDING: Final = "raft/founding"
+LEADS_AGAIN_TURNS: Final = 10
+"""Who leads what is said when it changes, and in every so many of the turns in which a node says where it is."""
+
+
+class RangesMember:
+    """A `raftish.transport.Receiver`."""
+
+    def __init__(
+        self,
+        node_id: int,
+        peers: Mapping[int, Address],
+        disk: Disk,
+        scheduler: Scheduler,
+        config: BrokerConfig,
+        network: Links,
+        jitter: Callable[[], float],
+        new_uuid: Callable[[], UUID],
+        relay: Relay,
+        *,
+        on_ready: Callable[[], None],
+        on_controller: Callable[[int], None],
+        fatal: Callable[[Exception], None],
+        raft_config: Config,
+    ) -> None:
+        """Blocks while it reads what is there. `on_controller(term)`: this node leads the metadata. Raises OSError,
+        `Fatal`, `CorruptRaftLog`, `CorruptStore`."""
+        self.node_id = node_id
+        self.advertised = ("", 0)
+        """Where clients reach this node; known once it listens."""
+        self._scheduler = scheduler
+        self._config = config
+        self._new_uuid = new_uuid
+        self._on_ready = on_ready
+        self._on_controller = on_controller
+        self._fatal = fatal
+        self._disk = disk
+        self._told = dict(peers)
+        make_dir_durable(disk, METADATA_FOLDER)
+        make_dir_durable(disk, "ranges")
+        self._founding = self._found()
+        self._hard_states = HardStateTable(disk, scheduler, HARD_STATES)
+        self.host = Host(
+            node_id,
+            raft_config,
+            scheduler,
+            self._hard_states,
+            network,
+            jitter,
+            tick_ms=raft_config.heartbeat_ms / 4,
+        )
+        self._neighbours = Neighbours(
+            node_id,
+            peers,
+            network,
+            scheduler,
+            logged=dict,
+            members=self._members,
+            words=self._words,
+        )
+        self.metadata = MetadataGroup(
+            node_id,
+            disk,
+            scheduler,
+            METADATA_FOLDER,
+            keys.SCHEMA,
+            send=lambda peer, note: self._neighbours.say(peer, ["metadata", list(note)]),
+            on_lead=self._lead,
+            on_follow=self._follow,
+            fatal=fatal,
+            options=Options(snapshot_log_bytes=config.snapshot_log_bytes, written_is_durable=True),
+        )
+        if self._hard_states.is_new and (self.metadata.log.last_index or disk.list("ranges")):
+            raise Fatal(
+                "what this node promised is gone, though it took part: its folder must not be used any more"
+            )
+        self.leaders = Leaders()
+        self._said: list[list[object]] = []
+        self._turns = 0
+        self.topics = RangeTopics(config, self._replica_of)
+        self.hosting = Hosting(
+            node_id,
+            disk,
+            scheduler,
+            self.host,
+            self._hard_states,
+            log_config=self.topics.log_config,
+            on_open=self._opened,
+            on_progress=self.topics.progressed,
+            on_leader=self._leader_changed,
+            fatal=fatal,
+        )
+        self.view = RangesView(
+            node_id,
+            scheduler,
+            self.topics,
+            self.hosting,
+            self.leaders,
+            named=self.brokers,
+            here=self.here,
+            metadata=lambda: self._metadata_group,
+            default_replication_factor=config.default_replication_factor,
+        )
+        self.node = RangesNode(config, scheduler, self.topics, self.view, relay, self._cluster_id)
+        self._metadata_group: Group | None = None
+        self._life: Life | None = None
+        self._is_stopping = False
+
+    def start(self) -> None:
+        """Raises OSError, `Fatal`."""
+        self.hosting.start()
+        if self._founding.is_done:
+            self._join()
+        self._neighbours.turn()
+
+    # Coming in.
+
+    def _found(self) -> Founding:
+        """What this folder knows of how the cluster began."""
+        if self._disk.exists(FOUNDING):
+            file = self._disk.open_readonly(FOUNDING)
+            try:
+                data = file.pread(file.size(), 0)
+            finally:
+                file.close()
+            return Founding.unpacked(self.node_id, data)
+        founding = Founding(self.node_id, self._told, {self.node_id: self._new_uuid().int >> 72})
+        self._keep(founding)
+        return founding
+
+    def _keep(self, founding: Founding) -> None:
+        """Blocks until it is durable."""
+        new = FOUNDING + ".new"
+        if self._disk.exists(new):
+            self._disk.remove(new)
+        file = self._disk.open(new, create=True)
+        file.pwritev([founding.packed()], 0)
+        file.flush()
+        file.close()
+        self._disk.rename(new, FOUNDING)
+        self._disk.flush_dir(FOLDER)
+
+    def _heard_founding(self, peer: int, peers: Sequence[int], numbers: Mapping[int, int]) -> None:
+        founding = self._founding
+        try:
+            if founding.heard(peer, peers, numbers):
+                self._keep(founding)
+                if founding.is_done and self._metadata_group is None:
+                    self._join()
+        except (OSError, FolderLost) as error:
+            self._fatal(Fatal(str(error)) if isinstance(error, FolderLost) else error)
+
+    def _join(self) -> None:
+        if METADATA_GROUP not in self._hard_states:
+            self._hard_states.add(METADATA_GROUP, 0)
+        self._hard_states.when_all_durable(self._joined)
+
+    def _joined(self, error: Exception | None) -> None:
+        if error is not None:
+            self._fatal(error)
+            return
+        state = self._hard_states.state(METADATA_GROUP)
+        self.metadata.join(self.host, state, Membership(frozenset(self._founding.peers)))
+        self._metadata_group = self.metadata.group
+        view = self.metadata.view
+        view.watch(self._ranges_told, prefix=keys.RANGES)
+        view.watch(self._topics_told, prefix=keys.TOPICS)
+        self._on_ready()
+
+    # The records.
+
+    def _topics_told(self, events: list[Event]) -> None:
+        for event in events:
+            if isinstance(event, Snapshot):
+                named = {entry.key[len(keys.TOPICS) :]: entry.record.value for entry in event.entries}
+                for topic in list(self.topics):
+                    if topic.name not in named:
+                        self.topics.topic_is(topic.name, None)
+                for name, value in named.items():
+                    self.topics.topic_is(name, value)
+            else:
+                self.topics.topic_is(event.key[len(keys.TOPICS) :], _value(event))
+        self._settle()
+
+    def _ranges_told(self, events: list[Event]) -> None:
+        for event in events:
+            if isinstance(event, Snapshot):
+                named = {
+                    keys.parse_range(entry.key): RangeRecord.of(entry.record.value) for entry in event.entries
+                }
+                for group in set(self.topics.ranges) - set(named):
+                    self._range_is(group, None, event.lsn)
+                for group, told in named.items():
+                    self._range_is(group, told, event.lsn)
+            else:
+                value = _value(event)
+                record = RangeRecord.of(value) if value is not None else None
+                self._range_is(keys.parse_range(event.key), record, event.lsn)
+        self._settle()
+
+    def _range_is(self, group: int, record: RangeRecord | None, lsn: int) -> None:
+        self.topics.range_is(group, record)
+        if record is None:
+            self.hosting.disappeared(group)
+        else:
+            self.hosting.appeared(group, record, lsn)
+
+    def _settle(self) -> None:
+        self.topics.settle()
+        self._look()
+
+    def _look(self) -> None:
+        if self.node.controller is not None:
+            self.node.controller.topics.look()
+
+    def _replica_of(self, group: int) -> RangeReplica | None:
+        hosted = self.hosting.hosted.get(group)
+        return hosted.replica if hosted is not None else None
+
+    def _opened(self, group: int, replica: RangeReplica) -> None:
+        self.topics.opened(group, replica)
+
+    def _leader_changed(self, group: int) -> None:
+        self.topics.wake(group)
+        # Not from within the host's turn, which is not done with the group.
+        self._scheduler.call_soon(self._say_leads)
+        self._scheduler.call_soon(self._look)
+
+    def _cluster_id(self) -> str:
+        record = self.metadata.view.get(keys.NODE)
+        return str(record.value["cluster_id"]) if record is not None else ""
+
+    # Leading the metadata.
+
+    def _lead(self, store: MetaStore, term: int) -> None:
+        if self._is_stopping:
+            return
+        life = self._life = Life(self._scheduler)
+        life.release()
+        try:
+            controller = Controller(
+                store,
+                term,
+                life,
+                self._config,
+                self.topics,
+                self.view,
+                members=lambda: self._members() or (),
+                peer_address=self._peer_address,
+                hand_over=self.ask_to_hand_over,
+                new_uuid=self._new_uuid,
+            )
+        except StoreFailed as error:
+            log.info("the metadata cannot be led: %s", error)
+            life.end()
+            self._life = None
+            return
+        self.node.serve_as(controller)
+        self._on_controller(term)
+
+    def _follow(self) -> None:
+        if self._life is not None:
+            self.node.serve_as(None)
+            self._life.end()
+            self._life = None
+
+    def _peer_address(self, node: int) -> str:
+        return self._neighbours.places([node]).get(node, "")
+
+    # What the network brings.
+
+    def received(self, number: int, message: Message) -> None:
+        if isinstance(message, Note):
+            self._noted(message.source, message.payload)
+        else:
+            self.host.received(number, message)
+
+    def received_beats(self, peer: int, beats: Sequence[Beat]) -> None:
+        self.host.received_beats(peer, beats)
+
+    def _noted(self, peer: int, payload: bytes) -> None:
+        kind, *rest = msgpack.unpackb(payload, strict_map_key=False)
+        if kind == "here":
+            host, port, rack, leads = rest
+            self._neighbours.heard_here(peer, Broker(peer, host, port, rack), leads=leads)
+        elif kind == "founding":
+            self._heard_founding(peer, *rest)
+        elif kind == "metadata" and self._metadata_group is not None:
+            self.metadata.heard(peer, rest[0])
+        elif kind == "leads":
+            self._heard_leads(peer, rest[0])
+        elif kind == "hand over":
+            self._asked_to_hand_over(*rest)
+
+    def _members(self) -> Collection[int] | None:
+        group = self._metadata_group
+        return tuple(group.raft.membership) if group is not None else None
+
+    def _words(self) -> list[list[Any]]:
+        """What this node says of itself, again and again."""
+        self._turns += 1
+        words: list[list[Any]] = []
+        if self._turns % LEADS_AGAIN_TURNS == 1 or not self._founding.is_done or self._is_alone():
+            words.append(["founding", *self._founding.words()])
+        host, port = self.advertised
+        if port:
+            words.append(["here", host, port, self._config.broker_rack or None, self._leads_metadata()])
+        if self._turns % LEADS_AGAIN_TURNS == 0:
+            words.append(["leads", self._leads()])
+        if self._metadata_group is not None:
+            # What is applied by now is told in a later turn: no record may be missed because its news is under way.
+            self._scheduler.call_soon(self.hosting.viewed, self.metadata.replicated.applied_lsn)
+        return words
+
+    def _is_alone(self) -> bool:
+        """Nobody may have heard yet that this cluster has begun."""
+        return self._metadata_group is None or self._metadata_group.leader is None
+
+    def _leads_metadata(self) -> bool:
+        return self._metadata_group is not None and self._metadata_group.raft.is_leader
+
+    # Who leads what.
+
+    def _leads(self) -> list[list[object]]:
+        return [self.view.led(hosted).words(hosted.number) for hosted in self.hosting.led()]
+
+    def _say_leads(self) -> None:
+        said = self._leads()
+        if said == self._said or self._is_stopping:
+            return
+        self._said = said
+        for node in self._members() or ():
+            if node != self.node_id:
+                self._neighbours.say(node, ["leads", said])
+
+    def _heard_leads(self, peer: int, words: Iterable[Any]) -> None:
+        changed = self.leaders.said(peer, words)
+        if changed:
+            self._look()
+
+    def _asked_to_hand_over(self, group: int, target: int) -> None:
+        try:
+            if group == METADATA_GROUP and self._metadata_group is not None:
+                self._metadata_group.transfer(target)
+            elif group in self.hosting.hosted:
+                hosted = self.hosting.hosted[group].range
+                if hosted is not None and hosted.group is not None:
+                    hosted.group.transfer(target)
+        except (NotLeader, NotNow, GroupFailed, ValueError) as error:
+            log.info("group %d is not handed over to node %d: %s", group, target, error)
+
+    def ask_to_hand_over(self, leader: int, group: int, target: int) -> None:
+        """The leader of a group, wherever it is, shall let that node lead."""
+        if leader == self.node_id:
+            self._asked_to_hand_over(group, target)
+        else:
+            self._neighbours.say(leader, ["hand over", group, target])
+
+    # For those who serve clients.
+
+    def here(self) -> set[int]:
+        """Those that were heard lately, and this one."""
+        return {self.node_id, *self._neighbours.here()}
+
+    def brokers(self) -> list[Broker]:
+        """The members that are named to clients, and this one."""
+        members = self._members() or self._told
+        named = {node: broker for node, broker in self._neighbours.here(NAMED_MS).items() if node in members}
+        named[self.node_id] = Broker(self.node_id, *self.advertised, self._config.broker_rack or None)
+        return [named[node] for node in sorted(named)]
+
+    def leader_address(self) -> tuple[str, int] | None:
+        """Where clients reach the metadata's leader; None where it is not known, or this node."""
+        leader = self.view.controller()
+        found = self._neighbours.broker(leader) if leader != self.node_id else None
+        return (found.host, found.port) if found is not None else None
+
+    # The end.
+
+    def stop(self, done: Callable[[], None]) -> None:
+        """Leaders are handed over, so that nobody waits for an election; then all is flushed."""
+        self._follow()
+        self._is_stopping = True
+        led = [hosted.range.group for hosted in self.hosting.led() if hosted.range is not None]
+        groups = [group for group in (*led, self._metadata_group) if group is not None]
+        waiting = 1
+
+        def over() -> None:
+            nonlocal waiting
+            waiting -= 1
+            if not waiting:
+                self._close(done)
+
+        for group in groups:
+            if group.failure is None and group.raft.is_leader:
+                waiting += 1
+                hand_over(group, None, self._scheduler, over)
+        over()
+
+    def _close(self, done: Callable[[], None]) -> None:
+        self._neighbours.close()
+        self.host.close()
+        self.hosting.close()
+        self.metadata.close()
+        done()
+
+
+def _value(event: Change) -> Any:
+    return event.new.value if event.new is not None else None

@@ -1,0 +1,139 @@
+"""What a session meets on every node whose ranges have groups of their own: which handler answers where.
+
+    HERE            from this node's replicas, and from what it knows of the cluster
+    at the leader   of the metadata's group: here while this node is it (`Controller`), handed on to it otherwise
+    not served      the rest; ApiVersions does not name it, so clients say so themselves
+
+Guarantee: when this node leads the metadata no more, whoever waits for the controller's answer is cut off before
+anything of it can fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from broker.call import Call
+from broker.cluster_view import ClusterView
+from broker.config import BrokerConfig
+from broker.handlers import HANDLERS, metadata
+from broker.ranges.controller import Controller, NoTransactions, transactions_refused
+from broker.ranges.topics import RangeTopics
+from broker.read_ahead import Budget
+from broker.replication.standby import Relay, hand_on
+from storage.clock import Scheduler
+from wire.apis import ApiKey
+
+Handler = Callable[[Any, Call, Any], None]
+
+HERE: Final = frozenset(
+    {
+        ApiKey.PRODUCE,
+        ApiKey.FETCH,
+        ApiKey.LIST_OFFSETS,
+        ApiKey.OFFSET_FOR_LEADER_EPOCH,
+        ApiKey.API_VERSIONS,
+        ApiKey.FIND_COORDINATOR,
+        ApiKey.DESCRIBE_CLUSTER,
+        ApiKey.DESCRIBE_LOG_DIRS,
+    }
+)
+NOT_SERVED: Final = frozenset(
+    {
+        ApiKey.DELETE_RECORDS,
+        ApiKey.ADD_PARTITIONS_TO_TXN,
+        ApiKey.ADD_OFFSETS_TO_TXN,
+        ApiKey.END_TXN,
+        ApiKey.WRITE_TXN_MARKERS,
+        ApiKey.TXN_OFFSET_COMMIT,
+        ApiKey.DESCRIBE_PRODUCERS,
+        ApiKey.DESCRIBE_TRANSACTIONS,
+        ApiKey.LIST_TRANSACTIONS,
+        ApiKey.SEALOG_GROUP_TRANSACTION,
+        ApiKey.SEALOG_LAYOUT,
+    }
+)
+
+
+class RangesNode:
+    """In place of a `broker.node.Node`, for sessions. `cluster_id` is known once the metadata's first leader was."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        scheduler: Scheduler,
+        topics: RangeTopics,
+        view: ClusterView,
+        relay: Relay,
+        cluster_id: Callable[[], str],
+    ) -> None:
+        self.config = config
+        self.scheduler = scheduler
+        self.topics = topics
+        self.cluster = view
+        self.coordinator = NoTransactions()
+        self.read_ahead_budget = Budget(config.limits.read_ahead_bytes)
+        self.controller: Controller | None = None
+        self._relay = relay
+        self._cluster_id = cluster_id
+        self._most_asked = 1000
+        self._asked: set[Call] = set()
+        """Calls that the controller here has not answered yet, and some that it has."""
+        self.handlers: Mapping[int, Handler] = {
+            key: handler if key in HERE else self._at_the_leader(handler)
+            for key, handler in HANDLERS.items()
+            if key not in NOT_SERVED
+        } | {ApiKey.METADATA: self._metadata, ApiKey.INIT_PRODUCER_ID: self._init_producer_id}
+
+    @property
+    def cluster_id(self) -> str:
+        return self._cluster_id()
+
+    # The controller.
+
+    def serve_as(self, controller: Controller | None) -> None:
+        """From now on; None: another node leads the metadata. What waits for the one of before is cut off."""
+        self.controller = controller
+        asked, self._asked = self._asked, set()
+        for call in asked:
+            if not call.answered and not call.abandoned:
+                call.disconnect("another node leads the metadata now")
+
+    def _at_the_leader(self, handler: Handler) -> Handler:
+        def handle(node: Any, call: Call, request: Any) -> None:
+            controller = self.controller
+            if controller is None:
+                hand_on(self._relay, call, request)
+                return
+            handler(controller, call, request)
+            if not call.answered:
+                self._remember(call)
+
+        return handle
+
+    def _remember(self, call: Call) -> None:
+        if len(self._asked) >= self._most_asked:
+            self._asked = {one for one in self._asked if not (one.answered or one.abandoned)}
+            self._most_asked = max(1000, 2 * len(self._asked))
+        self._asked.add(call)
+
+    # Handlers of its own.
+
+    def _metadata(self, node: Any, call: Call, request: Any) -> None:
+        """A topic that is not known here may be new, or shall be made."""
+        if self.controller is None and all(self._knows(one) for one in request.topics or ()):
+            metadata.handle(self, call, request)  # type: ignore[arg-type]  # a node, as far as handlers go
+        else:
+            self._at_the_leader(HANDLERS[ApiKey.METADATA])(node, call, request)
+
+    def _knows(self, wanted: Any) -> bool:
+        topic_id = getattr(wanted, "topic_id", None)
+        if topic_id is not None:
+            return self.topics.get_by_id(topic_id) is not None
+        return wanted.name is not None and self.topics.get(wanted.name) is not None
+
+    def _init_producer_id(self, node: Any, call: Call, request: Any) -> None:
+        if request.transactional_id is None:
+            self._at_the_leader(HANDLERS[ApiKey.INIT_PRODUCER_ID])(node, call, request)
+            return
+        call.answer(error_code=transactions_refused().code, producer_id=-1, producer_epoch=-1)

@@ -1,0 +1,192 @@
+"""What a node knows of its cluster, where ranges have groups of their own: a `broker.cluster_view.ClusterView`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Final
+
+from broker.cluster_view import CURRENT_LAG, NOBODY, Broker, Leadership, RangeStatus, range_name
+from broker.ranges.assignment import replication_factor
+from broker.ranges.hosting import Hosted, Hosting, Stage
+from broker.ranges.leaders import Leaders, Led
+from broker.ranges.topics import RangeTopics
+from broker.read_replica import Replica
+from raftish.host import Group
+from storage.clock import Scheduler
+from txn.partition import Partition
+
+LATELY_MS: Final = 60_000
+"""As in `broker.replication.view`."""
+METADATA: Final = "metadata"
+
+
+class RangesView:
+    """`named` are the nodes that clients hear of, `here` the numbers of those that were heard lately; `metadata` is the
+    metadata's group, `members` who belongs to it."""
+
+    def __init__(
+        self,
+        node_id: int,
+        clock: Scheduler,
+        topics: RangeTopics,
+        hosting: Hosting,
+        leaders: Leaders,
+        *,
+        named: Callable[[], Sequence[Broker]],
+        here: Callable[[], Collection[int]],
+        metadata: Callable[[], Group | None],
+        default_replication_factor: int,
+    ) -> None:
+        self.node_id = node_id
+        self._clock = clock
+        self._topics = topics
+        self._hosting = hosting
+        self._leaders = leaders
+        self._named = named
+        self._here = here
+        self._metadata = metadata
+        self._default_factor = default_replication_factor
+        self._nobody = Leadership(NOBODY, -1, (), ())
+
+    @property
+    def fixed_members(self) -> bool:
+        return True
+
+    def brokers(self) -> Sequence[Broker]:
+        return self._named()
+
+    def controller(self) -> int:
+        group = self._metadata()
+        leader = group.leader if group is not None else None
+        return NOBODY if leader is None else leader
+
+    def coordinator(self, kind: int, key: str) -> int:
+        return self.controller()
+
+    # Partitions.
+
+    def leads(self, partition: Partition) -> bool:
+        leads: bool = getattr(partition.log, "leads", False)
+        return leads
+
+    def knows_end(self, partition: Partition) -> bool:
+        hosted = self._hosted(partition)
+        return hosted is not None and hosted.range is not None and hosted.range.knows_its_end
+
+    def led_lately(self, partition: Partition) -> bool:
+        hosted = self._hosted(partition)
+        if hosted is None:
+            return False
+        return self._clock.monotonic_ms() - hosted.led_since_monotonic_ms < LATELY_MS
+
+    def _hosted(self, partition: Partition) -> Hosted | None:
+        group = self._topics.group_of(partition)
+        return self._hosting.hosted.get(group) if group is not None else None
+
+    def leadership(self, partition: Partition | None) -> Leadership:
+        group = self._topics.group_of(partition) if partition is not None else None
+        return self.of_group(group) if group is not None else self._nobody
+
+    def of_group(self, group: int) -> Leadership:
+        """Of one range, by what this node's replica heard, or by what others say."""
+        record = self._topics.ranges.get(group)
+        if record is None:
+            return self._nobody
+        led = self._leaders.get(group)
+        hosted = self._hosting.hosted.get(group)
+        if hosted is not None and hosted.range is not None and hosted.range.group is not None:
+            raft = hosted.range.group.raft
+            voters = tuple(sorted(raft.membership.voters))
+            if hosted.stage is Stage.HERE and raft.leader == self.node_id:
+                own = self.led(hosted)
+                return Leadership(self.node_id, raft.term, voters, own.in_sync)
+            if led is None or led.term < raft.term or led.leader == self.node_id:
+                leader = raft.leader if raft.leader not in (None, self.node_id) else None
+                return Leadership(NOBODY if leader is None else leader, raft.term, voters, voters)
+        if led is None:
+            return Leadership(NOBODY, -1, record.replicas, record.replicas)
+        return Leadership(led.leader, led.term, led.voters, led.in_sync)
+
+    def led(self, hosted: Hosted) -> Led:
+        """What this node says of a group that it leads."""
+        assert hosted.range is not None
+        assert hosted.range.group is not None
+        raft = hosted.range.group.raft
+        lag = self._lag(hosted.range.group)
+        voters = tuple(sorted(raft.membership.voters))
+        in_sync = tuple(node for node in voters if lag.get(node, 0) <= CURRENT_LAG)
+        return Led(self.node_id, raft.term, voters, in_sync, hosted.led_since_ms)
+
+    def _lag(self, group: Group) -> dict[int, int]:
+        """By replica: entries behind. A node that is away counts as behind by all."""
+        raft, here = group.raft, self._here()
+        lag = {self.node_id: 0}
+        if raft.leadership is not None:
+            for node, progress in raft.leadership.progress.items():
+                if node != self.node_id:
+                    away = 0 if node in here else CURRENT_LAG + 1
+                    lag[node] = max(raft.log.last_index - progress.match, away)
+        return lag
+
+    def replicas(self, partition: Partition) -> Sequence[Replica]:
+        """Its followers, as a consumer of another rack may be sent to them (KIP-392). What they show is at most one
+        heartbeat behind, so the one that has nearly all has the offset."""
+        hosted = self._hosted(partition)
+        if hosted is None or not self.leads(partition):
+            return ()
+        led = self.led(hosted)
+        racks = {one.id: one.rack for one in self._named()}
+        return [
+            Replica(node, racks[node], partition.log_start_offset, partition.high_watermark)
+            for node in led.in_sync
+            if node != self.node_id and node in racks
+        ]
+
+    # The cluster.
+
+    def ranges(self) -> Sequence[RangeStatus]:
+        found = []
+        metadata = self._metadata()
+        if metadata is not None:
+            raft = metadata.raft
+            found.append(
+                RangeStatus(
+                    METADATA,
+                    tuple(sorted(raft.membership.voters)),
+                    self.controller(),
+                    raft.term,
+                    tuple(sorted(raft.membership.learners)),
+                    self._lag(metadata) if raft.is_leader else {},
+                )
+            )
+        return found + [self._status(group) for group in sorted(self._topics.ranges)]
+
+    def _status(self, group: int) -> RangeStatus:
+        record = self._topics.ranges[group]
+        known = self.of_group(group)
+        led = self._leaders.get(group)
+        hosted = self._hosting.hosted.get(group)
+        since_ms = led.since_ms if led is not None and led.leader == known.leader else 0
+        lag = {node: CURRENT_LAG + 1 for node in known.replicas if node not in known.in_sync}
+        if known.leader == self.node_id and hosted is not None and hosted.range is not None:
+            since_ms = hosted.led_since_ms
+            if hosted.range.group is not None:
+                lag = self._lag(hosted.range.group)
+        return RangeStatus(
+            range_name(record.topic, record.first, record.last),
+            known.replicas,
+            known.leader,
+            known.epoch,
+            (),
+            lag,
+            since_ms,
+        )
+
+    def away(self) -> Collection[int]:
+        group, here = self._metadata(), self._here()
+        return [node for node in group.raft.membership if node not in here] if group is not None else ()
+
+    def replication_factor(self, wanted: int) -> int:
+        group = self._metadata()
+        nodes = len(group.raft.membership.voters) if group is not None else 1
+        return replication_factor(wanted, nodes, self._default_factor)
