@@ -7,14 +7,16 @@ import contextlib
 import logging
 import resource
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from typing_extensions import Buffer
 
 from broker.large_requests import LargeRequests
 from broker.node import Node
-from broker.replication.standby import Standby
 from broker.session import Session
+
+if TYPE_CHECKING:
+    from broker.replication.standby import Standby
 
 log = logging.getLogger("sealog")
 

@@ -10,19 +10,21 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from typing_extensions import Buffer
 
 from broker.call import Call
 from broker.node import Node
 from broker.read_ahead import ReadAhead
-from broker.replication.standby import Standby
 from wire import codec
 from wire.apis import APIS, ApiKey
 from wire.connection import Connection, ProtocolError, Request
 from wire.framing import Allocate, FrameError, anonymous_memory
 from wire.guard import MalformedRequest
+
+if TYPE_CHECKING:
+    from broker.replication.standby import Standby
 
 log = logging.getLogger("sealog")
 
