@@ -127,9 +127,7 @@ def _figure(name: str) -> click.Command:
     @click.option("--quick", is_flag=True, help="Smaller sizes.")
     @markdown_option
     @folder_option
-    def command(
-        quick: bool, markdown_file: Path | None, data: Path | None, keep: Path | None = None
-    ) -> None:
+    def command(quick: bool, markdown_file: Path | None, data: Path | None, keep: Path | None = None) -> None:
         if keep is not None:
             keep.mkdir(parents=True, exist_ok=True)
             _take(name, keep, quick, markdown_file)
