@@ -31,6 +31,11 @@ markdown_option = click.option(
     type=click.Path(path_type=Path, dir_okay=False),
     help="Write the tables there as well; a section that is there already is replaced.",
 )
+keep_option = click.option(
+    "--keep",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Write the data to this folder and leave it there; what is there already is not written again.",
+)
 
 
 @click.group(invoke_without_command=True)
@@ -122,11 +127,15 @@ def _figure(name: str) -> click.Command:
     @click.option("--quick", is_flag=True, help="Smaller sizes.")
     @markdown_option
     @folder_option
-    def command(quick: bool, markdown_file: Path | None, data: Path | None) -> None:
+    def command(quick: bool, markdown_file: Path | None, data: Path | None, keep: Path | None = None) -> None:
+        if keep is not None:
+            keep.mkdir(parents=True, exist_ok=True)
+            _take(name, keep, quick, markdown_file)
+            return
         with tempfile.TemporaryDirectory(prefix="sealog-bench-", dir=data) as place:
             _take(name, Path(place), quick, markdown_file)
 
-    return command
+    return keep_option(command) if getattr(figure, "KEEPS", False) else command
 
 
 def _take(name: str, folder: Path, quick: bool, markdown_file: Path | None) -> None:
@@ -152,8 +161,10 @@ def _take(name: str, folder: Path, quick: bool, markdown_file: Path | None) -> N
 @markdown_option
 @folder_option
 def figures(quick: bool, markdown_file: Path | None, data: Path | None) -> None:
-    """All figures of sealog alone, one after the other."""
-    for name in FIGURES:
+    """All figures of sealog alone, one after the other, but for those that take half an hour."""
+    for name, figure in FIGURES.items():
+        if getattr(figure, "KEEPS", False) and not quick:
+            continue
         with tempfile.TemporaryDirectory(prefix="sealog-bench-", dir=data) as place:
             _take(name, Path(place), quick, markdown_file)
 

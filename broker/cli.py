@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import logging
 import sys
@@ -84,14 +85,12 @@ def serve(
     # The message schemas import this testing library when it is installed, for a second and 20 MB of nothing.
     cast(dict[str, object], sys.modules).setdefault("hypothesis", None)
 
-    from broker.data_folder import ForeignFolder
-    from broker.replication.raft_log import CorruptRaftLog
-    from broker.replication.store import Fatal
+    # Nearly all that the modules make lives on: the collector would walk it again and again, in vain. It begins when
+    # the node is there.
+    gc.disable()
+
     from broker.serve import serve as run
-    from storage.format import CorruptLog
     from storage.real_disk import LockHeld
-    from txn.metastore import MetaStoreError
-    from txn.recovery import LostCommit
     from wire.errors import KafkaError
 
     logging.basicConfig(
@@ -117,13 +116,28 @@ def serve(
         raise click.ClickException(str(error)) from error
     except LockHeld as error:
         raise click.ClickException(f"{config.data}: another sealog serves this folder ({error})") from error
-    except (ForeignFolder, CorruptLog, CorruptRaftLog, Fatal, MetaStoreError, LostCommit) as error:
+    except _found_in_the_folder() as error:
         raise click.ClickException(f"{config.data}: {error}") from error
     except KafkaError as error:
         # Damage that was met by a reader: where the transactions of a log are looked for.
         raise click.ClickException(f"{config.data}: {error.message}") from error
     except OSError as error:
         raise click.ClickException(str(error)) from error
+    finally:
+        gc.enable()
+
+
+def _found_in_the_folder() -> tuple[type[Exception], ...]:
+    """What says that a folder is not one to serve from. Half of it is a cluster's: a broker alone imports none of that
+    to be up."""
+    from broker.data_folder import ForeignFolder
+    from broker.replication.raft_log import CorruptRaftLog
+    from broker.replication.store import Fatal
+    from storage.format import CorruptLog
+    from txn.metastore import MetaStoreError
+    from txn.recovery import LostCommit
+
+    return ForeignFolder, CorruptLog, CorruptRaftLog, Fatal, MetaStoreError, LostCommit
 
 
 @main.command()

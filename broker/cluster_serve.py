@@ -195,6 +195,7 @@ async def serve_cluster(config: BrokerConfig, say: Callable[[str], None]) -> Non
         say(f"node {config.node_id}, told of the nodes {sorted(peers)}")
         gc.collect()
         gc.freeze()
+        gc.enable()
         await edges.stop.wait()
         say("stopping")
         # Nobody is served any more: what is answered from here on would be half a broker's.

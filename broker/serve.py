@@ -15,7 +15,6 @@ from pathlib import Path
 import uvloop
 
 from broker.allocator import keep_freed_memory
-from broker.cluster_serve import serve_cluster
 from broker.compaction_process import CompactionProcess
 from broker.config import BrokerConfig, parse_address
 from broker.node import Node
@@ -40,7 +39,13 @@ def serve(config: BrokerConfig, say: Callable[[str], None]) -> None:
     """Run until SIGTERM or SIGINT; a clean stop then. `say` prints a line for the person who started it."""
     _allow_files()
     keep_freed_memory()
-    uvloop.run(serve_cluster(config, say) if config.peers else _serve(config, say))
+    if config.peers:
+        # Not before: a broker alone is up sooner without what only a cluster needs.
+        from broker.cluster_serve import serve_cluster
+
+        uvloop.run(serve_cluster(config, say))
+    else:
+        uvloop.run(_serve(config, say))
 
 
 def _allow_files() -> None:

@@ -9,14 +9,17 @@ import resource
 import socket
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from typing_extensions import Buffer
 
 from broker.large_reading import LargeReading
 from broker.large_requests import LargeRequests
-from broker.session import Serving, Session
+from broker.session import Session
 from wire.framing import FrameError
+
+if TYPE_CHECKING:
+    from broker.session import Serving
 
 log = logging.getLogger("sealog")
 

@@ -10,16 +10,14 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
 from typing_extensions import Buffer
 
 from broker.call import Call
 from broker.node import Node
-from broker.ranges.node import RangesNode
 from broker.read_ahead import ReadAhead
-from broker.replication.standby import Standby
 from broker.topic import Topic
 from wire import codec
 from wire.apis import APIS, ApiKey
@@ -27,10 +25,14 @@ from wire.connection import Connection, ProtocolError, Request
 from wire.framing import Allocate, FrameError, LargeFrame, anonymous_memory
 from wire.guard import MalformedRequest
 
-log = logging.getLogger("sealog")
+if TYPE_CHECKING:
+    from broker.ranges.node import RangesNode
+    from broker.replication.standby import Standby
 
-Serving = Node | Standby | RangesNode
-"""What answers."""
+    Serving = Node | Standby | RangesNode
+    """What answers."""
+
+log = logging.getLogger("sealog")
 
 NEARLY_SENT_BYTES = 1 << 20
 """The socket takes the rest of an answer by itself."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from bench.figures import commits, failover, fetch_sealed, many_topics, ranges, splits
+from bench.figures import commits, failover, fetch_sealed, many_topics, ranges, restart, splits
 
 FIGURES: dict[str, ModuleType] = {
     "many-topics": many_topics,
@@ -14,4 +14,5 @@ FIGURES: dict[str, ModuleType] = {
     "fetch-sealed": fetch_sealed,
     "commits": commits,
     "failover": failover,
+    "restart": restart,
 }
