@@ -124,7 +124,7 @@ def _footer(segment: Segment, settled: Settled | None, wanted: Wanted) -> Iterat
 def _entries(segment: Segment, settled: Settled | None, wanted: Wanted, outcomes: Outcomes) -> Iterator[Item]:
     sealed = segment.state == "SEALED"
     scanner = Scanner(
-        segment.file(), segment.salt, HEADER_BLOCK_BYTES, segment.end if sealed else segment.file_size
+        segment.file(), segment.header, HEADER_BLOCK_BYTES, segment.end if sealed else segment.file_size
     )
     for entry in scanner:
         if not wanted.takes(entry):

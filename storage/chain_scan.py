@@ -204,7 +204,7 @@ class ChainScan:
         limit = file.size()
         self._restore_producers()
         position = self._take_checkpoint(found, limit)
-        scanner = Scanner(file, segment.salt, position, limit)
+        scanner = Scanner(file, segment.header, position, limit)
         run_bytes = self.config.run_bytes
         for entry in scanner:
             found.claim = max(found.claim, entry.durable)

@@ -145,7 +145,7 @@ def _size(disk: Disk, path: str) -> int:
 def _check_entries(segment: Segment, outcomes: SettledCheck) -> Finding:
     sealed = segment.state == "SEALED"
     limit = segment.end if sealed else segment.file_size
-    scanner = Scanner(segment.file(), segment.salt, HEADER_BLOCK_BYTES, limit)
+    scanner = Scanner(segment.file(), segment.header, HEADER_BLOCK_BYTES, limit)
     rebuilt: dict[int, PartitionIndex] = {}
     entries = 0
     for entry in scanner:

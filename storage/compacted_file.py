@@ -37,7 +37,7 @@ def open_segment(disk: Disk, directory: str, one: JobSegment) -> Segment:
 
 
 def entries_of(segment: Segment) -> Iterable[ScannedEntry]:
-    return Scanner(segment.file(), segment.salt, HEADER_BLOCK_BYTES, segment.end)
+    return Scanner(segment.file(), segment.header, HEADER_BLOCK_BYTES, segment.end)
 
 
 def batch_of(segment: Segment, entry: ScannedEntry) -> bytes:

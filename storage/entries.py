@@ -19,8 +19,11 @@ JOIN_BELOW_BYTES: Final = 4096
 """Where the buffers of a write are smaller than this on average, copying them is cheaper than a long
 vector."""
 
+ASSIGNED_BYTES: Final = 16
+"""Of a batch: what is set when it gets its offset."""
+
 Queued = tuple[bytes, memoryview, int, int, int, int, int]
-"""First 16 bytes and rest of a batch, its size, base offset, end offset, txn_seq, max timestamp."""
+"""These bytes and rest of a batch, its size, base offset, end offset, txn_seq, max timestamp."""
 
 
 class Framed(NamedTuple):
@@ -36,6 +39,7 @@ class Framed(NamedTuple):
 def frame(segment: Segment, queue: dict[PartitionLog, list[Queued]], term: int, run_bytes: int) -> Framed:
     """Frame everything queued for the end of the segment, and enter it into the indexes."""
     salt = segment.salt
+    split = segment.guarded_bytes - ENTRY_HEADER_BYTES - ASSIGNED_BYTES
     claim = segment.durable_end
     start = position = segment.end
     runs = 0
@@ -50,10 +54,10 @@ def frame(segment: Segment, queue: dict[PartitionLog, list[Queued]], term: int, 
         end_offset = 0
         for prefix, rest, size, base_offset, end_offset, txn_seq, timestamp in entries:
             guarded = (
-                pack_entry_body(ENTRY_MAGIC, 0, size, partition, term, txn_seq, claim) + prefix + rest[:5]
+                pack_entry_body(ENTRY_MAGIC, 0, size, partition, term, txn_seq, claim) + prefix + rest[:split]
             )
             buffers.append(pack_crc(crc32c(guarded, salt ^ position)) + guarded)
-            buffers.append(rest[5:])
+            buffers.append(rest[split:])
             size += ENTRY_HEADER_BYTES
             runs += index.add(base_offset, end_offset, position, size, term, timestamp, run_bytes)
             position += size

@@ -27,15 +27,20 @@ import msgpack
 from crc32c import crc32c
 from typing_extensions import Buffer
 
-FORMAT_VERSION: Final = 1
-NUMBERED_VERSION: Final = 2
-"""Of a replicated range's segments, which number their entries and have bare ones among them. Version 1 is written
-where there are none, so that nothing changed for files of a broker on its own."""
+FORMAT_VERSION: Final = 2
+FIRST_VERSION: Final = 1
+"""Of segments whose entries guard no more of a batch than its own CRC leaves out. Such a file is read, and appended to
+by its own rule; no new one is made."""
+_FRAME_VERSION: Final = 1
+"""Of trailers and checkpoints; both are bound to their segment, whose version says the rest."""
 HEADER_BLOCK_BYTES: Final = 4096
 ENTRY_HEADER_BYTES: Final = 32
-BATCH_PREFIX_BYTES: Final = 21
-"""The part of a record batch that its own CRC does not cover; the entry's CRC does."""
+BATCH_PREFIX_BYTES: Final = 61
+"""A record batch's header, whole: an entry's CRC covers it, so that what readers decide by it (attributes, producer,
+sequence) is checked wherever an entry is. The batch's own CRC, which covers all but 21 of these bytes, is checked
+where a file is scanned, and by clients."""
 GUARDED_BYTES: Final = ENTRY_HEADER_BYTES + BATCH_PREFIX_BYTES
+_GUARDED_BYTES_OF: Final = {FIRST_VERSION: ENTRY_HEADER_BYTES + 21, FORMAT_VERSION: GUARDED_BYTES}
 TRAILER_BYTES: Final = 64
 END_FLAG: Final = 1
 NOOP_FLAG: Final = 2
@@ -58,7 +63,7 @@ _CHECKPOINT_MAGIC: Final = b"SEALOGCP"
 
 # magic, version, number of parents, topic id, segment id, first, last, term, created_ms, generation
 _HEADER: Final = struct.Struct(">8sHH16sQIIIQI")
-# first index, term of the entry before it, size of the members; the members follow
+# first index (0: entries have no numbers), term of the entry before it, size of the members; the members follow
 _NUMBERED: Final = struct.Struct(">QQH")
 _NUMBERED_AT: Final = 3072
 _CRC: Final = struct.Struct(">I")
@@ -122,6 +127,12 @@ class HeaderBlock(NamedTuple):
     salt: int
     numbered: Numbered | None = None
     """None: the file is of a range that is not replicated, or was written by compaction."""
+    version: int = FORMAT_VERSION
+
+    @property
+    def guarded_bytes(self) -> int:
+        """How much of an entry its CRC covers, the CRC included: its header and the begin of the batch."""
+        return _GUARDED_BYTES_OF[self.version]
 
 
 def segment_name(segment_id: int, generation: int = 0) -> str:
@@ -182,7 +193,7 @@ def encode_header_block(
         block,
         0,
         _SEGMENT_MAGIC,
-        FORMAT_VERSION if numbered is None else NUMBERED_VERSION,
+        FORMAT_VERSION,
         len(parents),
         topic_id.bytes,
         segment_id,
@@ -213,9 +224,9 @@ def decode_header_block(block: bytes, path: str) -> HeaderBlock:
     if crc32c(memoryview(block)[: HEADER_BLOCK_BYTES - 4]) != salt:
         raise CorruptLog(path, 0, "the header block is damaged")
     (version,) = struct.unpack_from(">H", block, 8)
-    if version not in (FORMAT_VERSION, NUMBERED_VERSION):
+    if version not in _GUARDED_BYTES_OF:
         raise UnknownFormat(
-            path, 0, f"format version {version} is unknown, this program reads {NUMBERED_VERSION}"
+            path, 0, f"format version {version} is unknown, this program reads {FORMAT_VERSION}"
         )
     # fmt: off
     (
@@ -223,30 +234,33 @@ def decode_header_block(block: bytes, path: str) -> HeaderBlock:
     ) = _HEADER.unpack_from(block, 0)
     # fmt: on
     parents = struct.unpack_from(f">{min(parent_count, MAX_PARENTS)}Q", block, _HEADER.size)
-    numbered = _decode_numbered(block) if version == NUMBERED_VERSION else None
+    numbered = _decode_numbered(block) if version > FIRST_VERSION else None
     # fmt: off
     return HeaderBlock(
-        uuid.UUID(bytes=topic), segment_id, first, last, term, created_ms, parents, generation, salt, numbered,
+        uuid.UUID(bytes=topic), segment_id, first, last, term, created_ms, parents, generation, salt, numbered, version,
     )
     # fmt: on
 
 
-def _decode_numbered(block: bytes) -> Numbered:
+def _decode_numbered(block: bytes) -> Numbered | None:
     first_index, previous_term, size = _NUMBERED.unpack_from(block, _NUMBERED_AT)
+    if not first_index:
+        return None
     members_at = _NUMBERED_AT + _NUMBERED.size
     return Numbered(first_index, previous_term, block[members_at : members_at + size])
 
 
 def entry_is_valid(guarded: memoryview, salt: int, position: int) -> bool:
-    """Whether these 53 bytes are an entry's header and batch prefix, written to this place of this file."""
+    """Whether these `HeaderBlock.guarded_bytes` are those of an entry that was written to this place of this file."""
     crc, magic = ENTRY.unpack_from(guarded, 0)[:2]
     return bool(magic == ENTRY_MAGIC and crc == crc32c(guarded[4:], salt ^ position))
 
 
-def encode_end_mark(salt: int, position: int) -> bytes:
+def encode_end_mark(header: HeaderBlock, position: int) -> bytes:
     """The entry that ends a file at `position`; everything below is durable when it is written."""
-    guarded = pack_entry_body(ENTRY_MAGIC, END_FLAG, 0, 0, 0, 0, position) + bytes(BATCH_PREFIX_BYTES)
-    return pack_crc(crc32c(guarded, salt ^ position)) + guarded
+    guarded = pack_entry_body(ENTRY_MAGIC, END_FLAG, 0, 0, 0, 0, position)
+    guarded += bytes(header.guarded_bytes - ENTRY_HEADER_BYTES)
+    return pack_crc(crc32c(guarded, header.salt ^ position)) + guarded
 
 
 def encode_bare(flag: int, payload: bytes, term: int, claim: int, salt: int, position: int) -> bytes:
@@ -284,7 +298,7 @@ class Trailer(NamedTuple):
 
 
 def encode_trailer(salt: int, trailer: Trailer) -> bytes:
-    packed = _TRAILER.pack(_TRAILER_MAGIC, FORMAT_VERSION, salt, *trailer)
+    packed = _TRAILER.pack(_TRAILER_MAGIC, _FRAME_VERSION, salt, *trailer)
     packed += bytes(TRAILER_BYTES - 4 - len(packed))
     return packed + _CRC.pack(crc32c(packed))
 
@@ -297,14 +311,14 @@ def decode_trailer(data: bytes, salt: int) -> Trailer | None:
     if crc32c(memoryview(data)[: TRAILER_BYTES - 4]) != crc:
         return None
     _, version, found_salt, *fields = _TRAILER.unpack_from(data, 0)
-    if version != FORMAT_VERSION or found_salt != salt:
+    if version != _FRAME_VERSION or found_salt != salt:
         return None
     return Trailer(*fields)
 
 
 def encode_checkpoint(salt: int, body: Any) -> bytes:
     packed: bytes = msgpack.packb(body)
-    return _CHECKPOINT.pack(_CHECKPOINT_MAGIC, FORMAT_VERSION, salt, len(packed), crc32c(packed)) + packed
+    return _CHECKPOINT.pack(_CHECKPOINT_MAGIC, _FRAME_VERSION, salt, len(packed), crc32c(packed)) + packed
 
 
 def decode_checkpoint(data: bytes, salt: int) -> Any | None:
@@ -312,7 +326,7 @@ def decode_checkpoint(data: bytes, salt: int) -> Any | None:
     if len(data) < _CHECKPOINT.size:
         return None
     magic, version, found_salt, size, crc = _CHECKPOINT.unpack_from(data, 0)
-    if magic != _CHECKPOINT_MAGIC or version != FORMAT_VERSION or found_salt != salt:
+    if magic != _CHECKPOINT_MAGIC or version != _FRAME_VERSION or found_salt != salt:
         return None
     body = memoryview(data)[_CHECKPOINT.size :]
     if len(body) != size or crc32c(body) != crc:

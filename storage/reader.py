@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from storage.format import ENTRY_AND_BATCH, ENTRY_HEADER_BYTES, ENTRY_MAGIC, GUARDED_BYTES, CorruptLog
+from storage.format import ENTRY_AND_BATCH, ENTRY_HEADER_BYTES, ENTRY_MAGIC, CorruptLog
 from storage.partition import PartitionLog
 from wire.batch import TRANSACTIONAL_BIT
 from wire.errors import ErrorCode, KafkaError
@@ -161,7 +161,7 @@ def walk(log: PartitionLog, offset: int, limit_offset: int, hint_bytes: int) -> 
             return
         segment = index.segment
         segment.load(index)
-        salt = segment.salt
+        salt, guarded_bytes = segment.salt, segment.guarded_bytes
         bases, positions, sizes = index.bases, index.positions, index.sizes
         run = max(0, bisect_right(bases, offset) - 1)
         while run < len(bases) and bases[run] < limit_offset:
@@ -204,7 +204,7 @@ def walk(log: PartitionLog, offset: int, limit_offset: int, hint_bytes: int) -> 
                 start = at + ENTRY_HEADER_BYTES
                 end = start + length
                 if (
-                    crc != crc32c(data[at + 4 : at + GUARDED_BYTES], salt ^ (position + at))
+                    crc != crc32c(data[at + 4 : at + guarded_bytes], salt ^ (position + at))
                     or magic != ENTRY_MAGIC
                     or owner != partition
                     or end > available

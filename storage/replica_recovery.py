@@ -104,7 +104,7 @@ class ReplicaRecovery(Recovery):
             segment = Segment.open(self.disk, self.directory, segment_id, self.cache, readonly=True)
             try:
                 file = segment.file()
-                scanner = Scanner(file, segment.salt, HEADER_BLOCK_BYTES, file.size())
+                scanner = Scanner(file, segment.header, HEADER_BLOCK_BYTES, file.size())
                 claims = max((entry.durable for entry in scanner.all()), default=0)
                 if segment.state == "SEALED" or claims or self.durable_ends.get(segment_id, 0):
                     raise CorruptLog(
@@ -177,7 +177,7 @@ class ReplicaRecovery(Recovery):
         if position > HEADER_BLOCK_BYTES:
             self._all_committed(segment)
             segment.committed_end = position
-        scanner = Scanner(file, segment.salt, position, limit)
+        scanner = Scanner(file, segment.header, position, limit)
         child: int | None = None
         for entry in scanner.all():
             found.claim = max(found.claim, entry.durable)

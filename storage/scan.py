@@ -17,7 +17,7 @@ from storage.format import (
     ENTRY,
     ENTRY_HEADER_BYTES,
     ENTRY_MAGIC,
-    GUARDED_BYTES,
+    HeaderBlock,
     decode_bare,
     encode_end_mark,
     entry_is_valid,
@@ -84,12 +84,14 @@ class Scanner:
     """Walks the entries of one file from `position` up to `limit`. After the iteration `position` is where
     they end, and `rest()` looks at what is there."""
 
-    def __init__(self, file: File, salt: int, position: int, limit: int) -> None:
+    def __init__(self, file: File, header: HeaderBlock, position: int, limit: int) -> None:
         self.position = position
         self.reason = ""
         self.ended = False
         self._file = file
-        self._salt = salt
+        self._header = header
+        self._salt = header.salt
+        self._guarded_bytes = header.guarded_bytes
         self._limit = limit
         self._chunk = memoryview(b"")
         self._chunk_at = position
@@ -117,8 +119,8 @@ class Scanner:
 
     def _next(self) -> ScannedEntry | BareEntry | None:
         position = self.position
-        guarded = self._bytes(position, GUARDED_BYTES)
-        if len(guarded) < GUARDED_BYTES or not entry_is_valid(guarded, self._salt, position):
+        guarded = self._bytes(position, self._guarded_bytes)
+        if len(guarded) < self._guarded_bytes or not entry_is_valid(guarded, self._salt, position):
             self.reason = "no valid entry header"
             return None
         _, _, flags, size, partition, term, txn_seq, durable = ENTRY.unpack_from(guarded, 0)
@@ -167,7 +169,7 @@ class Scanner:
                     claim = max(claim, durable)
             if not data or at + len(data) >= self._limit:
                 break
-            at += len(data) - (GUARDED_BYTES - 1)
+            at += len(data) - (self._guarded_bytes - 1)
         dropped = last_byte - self.position
         ended = self.ended or (dropped > 0 and self._is_torn_end_mark(dropped))
         reason = self.reason if dropped and not ended else ""
@@ -175,7 +177,7 @@ class Scanner:
 
     def _is_torn_end_mark(self, dropped: int) -> bool:
         """Whether all there is are some bytes of the end mark that belongs here."""
-        expected = encode_end_mark(self._salt, self.position)
+        expected = encode_end_mark(self._header, self.position)
         found = bytes(self._bytes(self.position, len(expected)))
         return dropped <= len(expected) and all(
             byte in (0, wanted) for byte, wanted in zip(found, expected, strict=False)
@@ -184,11 +186,12 @@ class Scanner:
     def _claims(self, data: bytes, at: int) -> Iterator[tuple[int, int]]:
         """(position, durable position claimed) of every valid entry header that starts in these bytes."""
         view = memoryview(data)
+        size = self._guarded_bytes
         found = data.find(_MAGIC_BYTES)
         while found >= 0:
             start = found - _MAGIC_AT
-            if start >= 0 and start + GUARDED_BYTES <= len(data) and at + start > self.position:
-                guarded = view[start : start + GUARDED_BYTES]
+            if start >= 0 and start + size <= len(data) and at + start > self.position:
+                guarded = view[start : start + size]
                 if entry_is_valid(guarded, self._salt, at + start):
                     yield at + start, ENTRY.unpack_from(guarded, 0)[7]
             found = data.find(_MAGIC_BYTES, found + 1)

@@ -133,7 +133,7 @@ class SealedSegment:
 
     def entries(self) -> Iterator[ScannedEntry]:
         """All entries in the order of the file, with their batches' headers."""
-        scanner = Scanner(self._segment.file(), self._segment.salt, HEADER_BLOCK_BYTES, self._segment.end)
+        scanner = Scanner(self._segment.file(), self._segment.header, HEADER_BLOCK_BYTES, self._segment.end)
         yield from scanner
         if scanner.position != self._segment.end:
             raise CorruptLog(

@@ -15,7 +15,6 @@ from crc32c import crc32c
 from storage.cache import SegmentCache
 from storage.disk import Disk, File
 from storage.format import (
-    GUARDED_BYTES,
     HEADER_BLOCK_BYTES,
     TRAILER_BYTES,
     CorruptLog,
@@ -58,6 +57,7 @@ class Segment:
         "durable_end",
         "end",
         "file_size",
+        "guarded_bytes",
         "header",
         "indexes",
         "numbering",
@@ -80,6 +80,7 @@ class Segment:
         self.header = header
         self.segment_id = header.segment_id
         self.salt = header.salt
+        self.guarded_bytes = header.guarded_bytes
         self.state: State = state
         self.end = HEADER_BLOCK_BYTES
         """Where the next entry goes: everything below is written."""
@@ -271,12 +272,12 @@ class Segment:
     def write_end_mark(self) -> None:
         """Begin the footer; every entry is durable. Raises OSError."""
         assert self.state == "FULL"
-        self.file().pwritev((encode_end_mark(self.salt, self.end),), self.end)
+        self.file().pwritev((encode_end_mark(self.header, self.end),), self.end)
 
     def footer_steps(self, producers: bytes, step_bytes: int) -> Iterator[None]:
         """Write the footer's body: each `next` about `step_bytes`. Raises OSError from `next`."""
         file = self.file()
-        position = self.end + GUARDED_BYTES
+        position = self.end + self.guarded_bytes
         pending: list[bytes] = []
         pending_size = 0
         for partition in sorted(self.indexes):

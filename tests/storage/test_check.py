@@ -7,7 +7,7 @@ import pytest
 from range_model import DIRECTORY, SMALL, Owner, fill, hand_owner
 
 from storage.check import Finding, check_directory
-from storage.format import HEADER_BLOCK_BYTES, segment_name
+from storage.format import GUARDED_BYTES, HEADER_BLOCK_BYTES, segment_name
 from storage.scan import Scanner
 
 PLAIN = dataclasses.replace(SMALL, segment_bytes=1 << 20)
@@ -65,7 +65,7 @@ def test_every_damaged_byte_of_a_sealed_segment_is_found() -> None:
     segment = owner.log.segments[1]
     content = owner.disk.content(segment.path)
     for position in range(0, len(content) - 64, 31):
-        if segment.end <= position < segment.end + 53:
+        if segment.end <= position < segment.end + GUARDED_BYTES:
             continue  # the end mark has done its duty
         owner.disk.overwrite(segment.path, position, bytes([content[position] ^ 2]))
         (finding,) = [finding for finding in check(owner) if finding.path == segment.path]
@@ -82,7 +82,7 @@ def test_torn_tail_and_hole_in_an_active_segment() -> None:
         owner.wait_durable(number % 3, owner.append(number % 3, b"x" * 60))
         owner.scheduler.run_ready()
     segment = owner.log.active
-    entries = list(Scanner(segment.file(), segment.salt, HEADER_BLOCK_BYTES, segment.end))
+    entries = list(Scanner(segment.file(), segment.header, HEADER_BLOCK_BYTES, segment.end))
     owner.disk.overwrite(segment.path, segment.end, b"half an entry")
     (finding,) = check(owner)
     assert (finding.status, finding.position, finding.entries) == ("torn tail", segment.end, 6)

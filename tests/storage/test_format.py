@@ -12,6 +12,7 @@ from storage.format import (
     ENTRY,
     ENTRY_AND_BATCH,
     ENTRY_HEADER_BYTES,
+    GUARDED_BYTES,
     HEADER_BLOCK_BYTES,
     TRAILER_BYTES,
     CorruptLog,
@@ -79,7 +80,7 @@ def test_too_many_parents() -> None:
 
 def test_sizes() -> None:
     assert ENTRY.size == ENTRY_HEADER_BYTES == 32
-    assert ENTRY_AND_BATCH.size == ENTRY_HEADER_BYTES + BATCH_HEADER_SIZE
+    assert ENTRY_AND_BATCH.size == ENTRY_HEADER_BYTES + BATCH_HEADER_SIZE == GUARDED_BYTES
 
 
 @given(u32, u32, u32, u32, u32)
@@ -135,8 +136,14 @@ def test_names() -> None:
         assert parse_name(stranger) is None
 
 
-def test_end_mark_is_an_entry_of_its_place_alone() -> None:
-    mark = memoryview(encode_end_mark(99, 5000))
-    assert entry_is_valid(mark, 99, 5000)
-    assert not entry_is_valid(mark, 99, 5001)
-    assert not entry_is_valid(mark, 98, 5000)
+@pytest.mark.parametrize(("version", "size"), [(1, 53), (2, 93)])
+def test_end_mark_is_an_entry_of_its_place_alone(version: int, size: int) -> None:
+    block = bytearray(encode_header_block(TOPIC, 1, 0, 3, 2, 5, ()))
+    block[8:10] = version.to_bytes(2, "big")
+    block[-4:] = crc32c(bytes(block[:-4])).to_bytes(4, "big")
+    header = decode_header_block(bytes(block), "x")
+    mark = memoryview(encode_end_mark(header, 5000))
+    assert len(mark) == size == header.guarded_bytes
+    assert entry_is_valid(mark, header.salt, 5000)
+    assert not entry_is_valid(mark, header.salt, 5001)
+    assert not entry_is_valid(mark, header.salt ^ 1, 5000)

@@ -152,7 +152,7 @@ def test_child_claims_nothing_before_its_parent_is_durable() -> None:
         owner.append(1, b"in the child")
         owner.scheduler.advance(4)
     child = owner.log.active
-    claims = [entry.durable for entry in Scanner(child.file(), child.salt, HEADER_BLOCK_BYTES, child.end)]
+    claims = [entry.durable for entry in Scanner(child.file(), child.header, HEADER_BLOCK_BYTES, child.end)]
     assert claims[0] == 0
     assert claims[-1] > HEADER_BLOCK_BYTES
     assert claims == sorted(claims)

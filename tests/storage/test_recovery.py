@@ -14,6 +14,7 @@ from range_model import DIRECTORY, SMALL, TOPIC, Owner, fill, hand_owner, make_b
 from storage import checkpoint
 from storage.check import check_directory
 from storage.format import (
+    GUARDED_BYTES,
     HEADER_BLOCK_BYTES,
     CorruptLog,
     UnknownFormat,
@@ -36,7 +37,7 @@ PLAIN = dataclasses.replace(
 
 def entries_of(owner: Owner, number: int = 0) -> list[ScannedEntry]:
     segment = owner.log.segments[number]
-    return list(Scanner(segment.file(), segment.salt, HEADER_BLOCK_BYTES, segment.end))
+    return list(Scanner(segment.file(), segment.header, HEADER_BLOCK_BYTES, segment.end))
 
 
 def make(appends: int = 8, config: LogConfig = PLAIN, *, each_flushed: bool = True) -> Owner:
@@ -190,7 +191,7 @@ def test_damaged_footers_are_refused_or_their_entries_read() -> None:
     owner = rolled()
     segment = owner.log.segments[1]
     size = len(owner.disk.content(segment.path))
-    for position in (size - 64 - 3, segment.end + 60):
+    for position in (size - 64 - 3, segment.end + GUARDED_BYTES + 7):
         fork = owner.fork(0)
         fork.power_cut(0, keep="none")
         content = fork.disk.content(segment.path)

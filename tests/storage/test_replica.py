@@ -98,18 +98,16 @@ def fill(rig: Rig, terms: list[int], *, partition: int = 0) -> None:
 # Bytes.
 
 
-def test_a_header_block_numbers_its_entries_or_is_as_it_was() -> None:
+def test_a_header_block_numbers_its_entries_or_does_not() -> None:
     plain = encode_header_block(TOPIC, 7, 0, 3, 2, 5, (9,))
-    assert plain[8:10] == (1).to_bytes(2, "big")
     assert decode_header_block(plain, "x").numbered is None
     numbered = Numbered(1 << 40, 12, b"members")
     block = encode_header_block(TOPIC, 7, 0, 3, 2, 5, tuple(range(256)), numbered=numbered)
-    assert block[8:10] == (2).to_bytes(2, "big")
     found = decode_header_block(block, "x")
     assert (found.numbered, found.parents) == (numbered, tuple(range(256)))
 
 
-@pytest.mark.parametrize("size", [0, 5, 13, 14, 300])
+@pytest.mark.parametrize("size", [0, 5, 52, 53, 54, 300])
 def test_bare_entries_are_whole_or_nothing(size: int) -> None:
     payload = bytes(range(256))[:size] + bytes(max(0, size - 256))
     entry = encode_bare(MEMBERS_FLAG, payload, 3, 0, 99, 4096)
@@ -210,9 +208,9 @@ def test_no_offset_is_spent_on_what_the_group_says_to_itself() -> None:
     assert [batch.base_offset for batch in read.batches] == [0, 1]
     assert log.epochs == [(1, 0), (2, 1)]
     segment = rig.replica.active
-    scanner = Scanner(segment.file(), segment.salt, 4096, segment.end)
+    scanner = Scanner(segment.file(), segment.header, 4096, segment.end)
     assert len(list(scanner)) == 2
-    scanner = Scanner(segment.file(), segment.salt, 4096, segment.end)
+    scanner = Scanner(segment.file(), segment.header, 4096, segment.end)
     assert sum(isinstance(entry, BareEntry) for entry in scanner.all()) == 3
 
 

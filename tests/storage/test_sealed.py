@@ -14,7 +14,7 @@ from support.sim_node import SimNode, batch
 from support.sim_producer import Producer, create_topic, produce_fields
 from support.sim_sealed import export, sealed_paths, segment_paths
 
-from storage.format import CorruptLog, settled_path
+from storage.format import GUARDED_BYTES, CorruptLog, settled_path
 from storage.sealed import NotSealed, NotSettled, SealedSegment, TimePoint, open_sealed
 from wire.apis import ApiKey
 
@@ -167,7 +167,7 @@ def test_damage_is_named_with_its_position(path: Path) -> None:
                 list(segment.entries())
             assert raised.value.position == entry.position
     damaged = bytearray(content)
-    damaged[footer + 60] ^= 1
+    damaged[footer + GUARDED_BYTES + 7] ^= 1
     path.write_bytes(damaged)
     with open_sealed(str(path)) as segment, pytest.raises(CorruptLog, match="index of partition 0"):
         list(segment.batches(0))

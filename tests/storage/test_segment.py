@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.sim_disk import SimDisk
 
 from storage.cache import SegmentCache
-from storage.format import HEADER_BLOCK_BYTES, CorruptLog, segment_name
+from storage.format import GUARDED_BYTES, HEADER_BLOCK_BYTES, CorruptLog, segment_name
 from storage.index import PartitionIndex
 from storage.layout import MAX_SEGMENT_BYTES, LogConfig, RangeIdentity
 from storage.segment import Segment
@@ -180,7 +180,7 @@ def test_every_damaged_byte_of_a_footer_is_noticed() -> None:
     content = disk.content(segment.path)
     truth = [segment.indexes[partition].summary() for partition in sorted(segment.indexes)]
     # From behind the end mark, which nobody reads once the trailer stands.
-    for position in range(segment.end + 53, len(content)):
+    for position in range(segment.end + GUARDED_BYTES, len(content)):
         damaged = bytearray(content)
         damaged[position] ^= 0x10
         disk.replace(segment.path, bytes(damaged))
