@@ -1,7 +1,8 @@
-"""Who leads which range, as nodes say it of themselves. Pure.
+"""Who leads which range, as nodes say it. Pure.
 
-Every node says which groups it leads, in which terms, who has what is committed there, and since when it leads. The
-latest term counts; what a node does not say any more, it does not lead.
+Every node says which groups it leads, in which terms, who has what is committed there, and since when it leads; and
+what it knows of others, so that two nodes that do not hear each other hear of each other. The latest term counts; what
+a node does not say of itself any more, it does not lead.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class Led:
     since_ms: int
 
     def words(self, group: int) -> list[object]:
-        return [group, self.term, list(self.voters), list(self.in_sync), self.since_ms]
+        return [group, self.leader, self.term, list(self.voters), list(self.in_sync), self.since_ms]
 
 
 class Leaders:
@@ -30,15 +31,17 @@ class Leaders:
     def __init__(self) -> None:
         self._led: dict[int, Led] = {}
 
-    def said(self, node: int, words: Iterable[tuple[int, int, list[int], list[int], int]]) -> set[int]:
-        """All that this node leads at the moment. The groups of which something changed."""
+    def said(self, node: int, words: Iterable[tuple[int, int, int, list[int], list[int], int]]) -> set[int]:
+        """All that this node knows of at the moment, itself and others. The groups of which something changed."""
         changed: set[int] = set()
         named: set[int] = set()
-        for group, term, voters, in_sync, since_ms in words:
-            named.add(group)
-            led = Led(node, term, tuple(voters), tuple(in_sync), since_ms)
+        for group, leader, term, voters, in_sync, since_ms in words:
+            own = leader == node
+            if own:
+                named.add(group)
+            led = Led(leader, term, tuple(voters), tuple(in_sync), since_ms)
             known = self._led.get(group)
-            if known is None or term > known.term or (known.leader == node and led != known):
+            if known is None or term > known.term or (own and term == known.term and led != known):
                 self._led[group] = led
                 changed.add(group)
         for group in [one for one, led in self._led.items() if led.leader == node and one not in named]:
@@ -49,6 +52,6 @@ class Leaders:
     def get(self, group: int) -> Led | None:
         return self._led.get(group)
 
-    def counted(self) -> dict[int, int]:
-        """The leader of each group of which one is known."""
-        return {group: led.leader for group, led in self._led.items()}
+    def forget(self, group: int) -> None:
+        """It is no more."""
+        self._led.pop(group, None)

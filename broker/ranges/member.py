@@ -128,7 +128,7 @@ class RangesMember:
                 "what this node promised is gone, though it took part: its folder must not be used any more"
             )
         self.leaders = Leaders()
-        self._said: list[list[object]] = []
+        self._said: list[list[int]] = []
         self._turns = 0
         self.topics = RangeTopics(config, self._replica_of)
         self.hosting = Hosting(
@@ -254,6 +254,7 @@ class RangesMember:
     def _range_is(self, group: int, record: RangeRecord | None, lsn: int) -> None:
         self.topics.range_is(group, record)
         if record is None:
+            self.leaders.forget(group)
             self.hosting.disappeared(group)
         else:
             self.hosting.appeared(group, record, lsn)
@@ -359,7 +360,7 @@ class RangesMember:
         if port:
             words.append(["here", host, port, self._config.broker_rack or None, self._leads_metadata()])
         if self._turns % LEADS_AGAIN_TURNS == 0:
-            words.append(["leads", self._leads()])
+            words.append(["leads", self.view.words()])
         if self._metadata_group is not None:
             # What is applied by now is told in a later turn: no record may be missed because its news is under way.
             self._scheduler.call_soon(self.hosting.viewed, self.metadata.replicated.applied_lsn)
@@ -374,17 +375,15 @@ class RangesMember:
 
     # Who leads what.
 
-    def _leads(self) -> list[list[object]]:
-        return [self.view.led(hosted).words(hosted.number) for hosted in self.hosting.led()]
-
     def _say_leads(self) -> None:
-        said = self._leads()
+        """At once where this node has begun or ended to lead something; the rest has its turn."""
+        said = [[hosted.number, hosted.led_since_monotonic_ms] for hosted in self.hosting.led()]
         if said == self._said or self._is_stopping:
             return
         self._said = said
         for node in self._members() or ():
             if node != self.node_id:
-                self._neighbours.say(node, ["leads", said])
+                self._neighbours.say(node, ["leads", self.view.words()])
 
     def _heard_leads(self, peer: int, words: Iterable[Any]) -> None:
         changed = self.leaders.said(peer, words)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from broker.call import Call
-from broker.cluster_view import ClusterView
+from broker.cluster_view import NOBODY, ClusterView
 from broker.config import BrokerConfig
 from broker.handlers import HANDLERS, metadata
 from broker.ranges.controller import Controller, NoTransactions, transactions_refused
@@ -32,7 +32,6 @@ HERE: Final = frozenset(
         ApiKey.FETCH,
         ApiKey.LIST_OFFSETS,
         ApiKey.OFFSET_FOR_LEADER_EPOCH,
-        ApiKey.API_VERSIONS,
         ApiKey.FIND_COORDINATOR,
         ApiKey.DESCRIBE_CLUSTER,
         ApiKey.DESCRIBE_LOG_DIRS,
@@ -83,7 +82,11 @@ class RangesNode:
             key: handler if key in HERE else self._at_the_leader(handler)
             for key, handler in HANDLERS.items()
             if key not in NOT_SERVED
-        } | {ApiKey.METADATA: self._metadata, ApiKey.INIT_PRODUCER_ID: self._init_producer_id}
+        } | {
+            ApiKey.API_VERSIONS: self._api_versions,
+            ApiKey.METADATA: self._metadata,
+            ApiKey.INIT_PRODUCER_ID: self._init_producer_id,
+        }
 
     @property
     def cluster_id(self) -> str:
@@ -119,8 +122,22 @@ class RangesNode:
 
     # Handlers of its own.
 
+    def _is_cut_off(self, call: Call) -> bool:
+        """Where no leader of the metadata is known, others may know better who leads what: a client that has a
+        connection to this node alone would ask it again and again, so it is cut off, and not greeted."""
+        if self.controller is not None or self.cluster.controller() != NOBODY:
+            return False
+        call.disconnect("no leader of the metadata is known")
+        return True
+
+    def _api_versions(self, node: Any, call: Call, request: Any) -> None:
+        if not self._is_cut_off(call):
+            HANDLERS[ApiKey.API_VERSIONS](node, call, request)
+
     def _metadata(self, node: Any, call: Call, request: Any) -> None:
         """A topic that is not known here may be new, or shall be made."""
+        if self._is_cut_off(call):
+            return
         if self.controller is None and all(self._knows(one) for one in request.topics or ()):
             metadata.handle(self, call, request)  # type: ignore[arg-type]  # a node, as far as handlers go
         else:

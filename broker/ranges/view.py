@@ -18,6 +18,8 @@ from txn.partition import Partition
 LATELY_MS: Final = 60_000
 """As in `broker.replication.view`."""
 METADATA: Final = "metadata"
+SILENT_TIMEOUTS: Final = 1.5
+"""A replica that has answered its leader nothing for so many election timeouts cannot take over."""
 
 
 class RangesView:
@@ -107,6 +109,22 @@ class RangesView:
             return Leadership(NOBODY, -1, record.replicas, record.replicas)
         return Leadership(led.leader, led.term, led.voters, led.in_sync)
 
+    def words(self) -> list[list[object]]:
+        """What this node knows of who leads what."""
+        found = []
+        for group in self._topics.ranges:
+            hosted = self._hosting.hosted.get(group)
+            if hosted is not None and hosted.range is not None and hosted.range.leads:
+                found.append(self.led(hosted).words(group))
+                continue
+            known = self.of_group(group)
+            if known.leader != NOBODY:
+                led = self._leaders.get(group)
+                if led is None or (led.leader, led.term) != (known.leader, known.epoch):
+                    led = Led(known.leader, known.epoch, known.replicas, known.in_sync, 0)
+                found.append(led.words(group))
+        return found
+
     def led(self, hosted: Hosted) -> Led:
         """What this node says of a group that it leads."""
         assert hosted.range is not None
@@ -118,13 +136,14 @@ class RangesView:
         return Led(self.node_id, raft.term, voters, in_sync, hosted.led_since_ms)
 
     def _lag(self, group: Group) -> dict[int, int]:
-        """By replica: entries behind. A node that is away counts as behind by all."""
-        raft, here = group.raft, self._here()
+        """By replica: entries behind. One that answers nothing counts as behind by all, though it may be heard."""
+        raft = group.raft
         lag = {self.node_id: 0}
         if raft.leadership is not None:
+            silent_ms = SILENT_TIMEOUTS * raft.config.election_timeout_ms
             for node, progress in raft.leadership.progress.items():
                 if node != self.node_id:
-                    away = 0 if node in here else CURRENT_LAG + 1
+                    away = 0 if raft.now_ms - progress.heard_ms < silent_ms else CURRENT_LAG + 1
                     lag[node] = max(raft.log.last_index - progress.match, away)
         return lag
 

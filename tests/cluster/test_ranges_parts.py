@@ -62,20 +62,28 @@ def test_nodes_that_were_told_of_other_peers_are_no_part_of_it():
     assert one.numbers == {1: 10}
 
 
-def words(group, term, since_ms=0):
-    return [group, term, [1, 2, 3], [1, 2], since_ms]
+def words(group, leader, term, since_ms=0):
+    return [group, leader, term, [1, 2, 3], [1, 2], since_ms]
 
 
 def test_the_latest_term_says_who_leads():
     leaders = Leaders()
-    assert leaders.said(1, [words(16, 3), words(17, 1)]) == {16, 17}
-    assert leaders.said(1, [words(16, 3), words(17, 1)]) == set()
-    assert leaders.said(2, [words(16, 4)]) == {16}
-    assert leaders.said(1, [words(16, 3), words(17, 1)]) == set(), "who does not know yet changes nothing"
+    assert leaders.said(1, [words(16, 1, 3), words(17, 1, 1)]) == {16, 17}
+    assert leaders.said(1, [words(16, 1, 3), words(17, 1, 1)]) == set()
+    assert leaders.said(2, [words(16, 2, 4)]) == {16}
+    assert leaders.said(1, [words(16, 1, 3), words(17, 1, 1)]) == set(), (
+        "who does not know yet changes nothing"
+    )
     assert (leaders.get(16).leader, leaders.get(16).term) == (2, 4)
     assert leaders.said(1, []) == {17}
     assert leaders.get(17) is None
-    assert leaders.counted() == {16: 2}
+    # Of others a node may know more, and never takes anything back.
+    assert leaders.said(3, [words(17, 2, 5), words(16, 2, 4)]) == {17}
+    assert leaders.said(3, []) == set()
+    assert leaders.said(2, [words(17, 2, 5, since_ms=7), words(16, 2, 4)]) == {17}
+    assert leaders.get(17).since_ms == 7
+    leaders.forget(17)
+    assert leaders.get(17) is None
 
 
 def test_partitions_are_split_into_ranges_that_follow_each_other():

@@ -238,6 +238,57 @@ def test_who_waits_for_a_controller_that_is_cut_off_hears_of_it():
     cluster.controller()
 
 
+def test_a_node_that_hears_nobody_sends_its_clients_elsewhere():
+    cluster = SimRanges(12)
+    cluster.create_topic("t", 3)
+    written(cluster, "t", 3)
+    deaf = cluster.leader("t", 0)[0]
+    cluster.cut |= {(other, deaf) for other in cluster.names}
+    others = [node for node in cluster.names if node != deaf]
+    cluster.run_until(
+        lambda: (
+            all(cluster.members[node].view.controller() in others for node in others)
+            and cluster.members[deaf].view.controller() == -1
+        )
+    )
+    cluster.run_until(
+        lambda: all(sum(cluster.leader("t", n, asking=m)[0] in others for m in others) == 2 for n in range(3))
+    )
+    client = cluster.client(deaf)
+    client.send(
+        ApiKey.METADATA,
+        9,
+        topics=({"name": "t"},),
+        allow_auto_topic_creation=False,
+        include_cluster_authorized_operations=False,
+        include_topic_authorized_operations=False,
+    )
+    assert client.closed, "it does not know who leads"
+    client = cluster.client(deaf)
+    client.send(ApiKey.API_VERSIONS, 0)
+    assert client.closed, "a client that has this connection alone would ask again and again"
+    # Nobody hands a range to a node that answers nothing, though it is heard.
+    cluster.advance(60_000)
+    assert not cluster.members[deaf].hosting.led()
+    cluster.heal()
+    cluster.whole()
+
+
+def test_two_nodes_that_do_not_hear_each_other_hear_of_what_the_other_leads():
+    cluster = SimRanges(13)
+    cluster.create_topic("t", 3)
+    written(cluster, "t", 3)
+    controller = cluster.controller().node_id
+    one, two = [node for node in cluster.names if node != controller]
+    cluster.cut |= {(one, two), (two, one)}
+    cluster.advance(8000)
+    told = [[cluster.leader("t", n, asking=node) for n in range(3)] for node in (one, two, controller)]
+    assert told[0] == told[1] == told[2]
+    assert {one, two} & {node for node, _ in told[0]}
+    cluster.heal()
+    cluster.whole()
+
+
 def test_a_transaction_is_refused():
     cluster = SimRanges(8)
     cluster.controller()
