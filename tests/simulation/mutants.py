@@ -14,8 +14,10 @@ Change = tuple[Any, str, Any]
 @dataclass(frozen=True, slots=True)
 class Mutant:
     seeds: int
-    """It is found within so many, from 0 on."""
+    """It is found within so many, from `first` on."""
     plant: Callable[[], list[Change]]
+    first: int = 0
+    """Not 0 where few seeds have what it takes."""
 
 
 def _acknowledge_before_flush() -> list[Change]:
@@ -57,6 +59,14 @@ def _no_fence_term() -> list[Change]:
         (Identities, "may_have_lost", lambda self, held: False),
         (TransactionRecovery, "_unknown", nothing_unknown),
     ]
+
+
+def _remains_outlive_ends() -> list[Change]:
+    """What a power cut left of a transaction marks its producer as cut off at every start until it is settled, also
+    where another transaction has committed since (against T5)."""
+    from txn import keys
+
+    return [(keys, "term_of", lambda txn_seq: 1 << 32)]
 
 
 def _settlement_without_aborted() -> list[Change]:
@@ -255,6 +265,7 @@ MUTANTS: dict[str, Mutant] = {
     "commit-without-logs": Mutant(10, _commit_without_logs),
     "recovery-without-positions": Mutant(20, _recovery_without_positions),
     "no-fence-term": Mutant(20, _no_fence_term),
+    "remains-outlive-ends": Mutant(20, _remains_outlive_ends, first=3320),
     "settlement-without-aborted": Mutant(5, _settlement_without_aborted),
     "stable-offset-too-early": Mutant(5, _stable_offset_too_early),
     "watermark-before-flush": Mutant(40, _watermark_before_flush),

@@ -68,7 +68,7 @@ def draw_plan(seed: int) -> Plan:
     rng = random.Random(f"{seed}/plan")
     duration_ms = rng.choice((300, 600, 1_200))
     actors, topics = draw_scenes(rng)
-    return Plan(
+    plan = Plan(
         seed=seed,
         duration_ms=duration_ms,
         settings=draw_settings(rng),
@@ -79,6 +79,30 @@ def draw_plan(seed: int) -> Plan:
         actors=actors,
         faults=draw_faults(rng, duration_ms),
         damage=rng.random() < 0.15,
+    )
+    again = random.Random(f"{seed}/again")
+    return _cuts_in_a_row(again, plan) if again.random() < 0.05 else plan
+
+
+def _cuts_in_a_row(rng: random.Random, plan: Plan) -> Plan:
+    """One power cut meets what the last one left, before it is settled: producers whose epoch stands still, a store
+    that is flushed late, and somebody who has the logs flushed early."""
+    options = {"topic": "shared", "v2": False, "timeout_ms": 60_000, "every_ms": 10, "zombies": 0.0}
+    faults = []
+    at_ms = 100
+    while at_ms < plan.duration_ms:
+        faults.append(Fault(at_ms, "power", {"fuse": rng.choice((0, rng.randrange(1, 60)))}))
+        at_ms += rng.randrange(30, 200)
+    return replace(
+        plan,
+        settings=plan.settings | {"flush_linger_ms": rng.choice((20, 100))},
+        topics={"shared": (2, {})},
+        actors=(
+            *(ActorSpec("writer", f"w{number}", options) for number in range(3)),
+            ActorSpec("idempotent", "i0", {"topic": "shared", "every_ms": 20}),
+        ),
+        faults=tuple(faults),
+        damage=False,
     )
 
 

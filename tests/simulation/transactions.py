@@ -13,6 +13,8 @@ from wire.errors import ErrorCode
 
 RETRIES = 4
 AGAIN = (ErrorCode.concurrent_transactions, ErrorCode.coordinator_load_in_progress)
+ABORTABLE = (ErrorCode.transaction_abortable, ErrorCode.invalid_producer_id_mapping)
+"""Answers of EndTxn on which librdkafka and Java's client abort; the second in versions that lack the first."""
 Records = Mapping[int, Iterable[tuple[str | None, str]]]
 """Per partition, (key, value)."""
 
@@ -202,14 +204,20 @@ class Instance:
         """EndTxn, again until it is answered. Whether this instance can go on."""
         self.actor.note(EndCalled(self.history_name, number, commit))
         outcome = await self.end_quietly(commit=commit)
-        self.actor.note(Ended(self.history_name, number, commit, outcome))
+        self.actor.note(
+            Ended(self.history_name, number, commit, "failed" if outcome == "abortable" else outcome)
+        )
+        if outcome == "abortable" and commit:
+            # What the broker wants aborted has not committed, also where an answer was lost before.
+            self.actor.world.count("commits refused")
+            return await self.end(number, commit=False)
         if outcome == "acked":
             self.actor.world.count("transactions committed" if commit else "transactions aborted")
         # Under the first protocol what failed leaves a gap in the sequences: its clients take a new epoch.
         return outcome == "acked" and (self.v2 or not self._failed)
 
     async def end_quietly(self, *, commit: bool) -> Any:
-        """ "acked", "failed" or "unknown"."""
+        """ "acked", "abortable", "failed" or "unknown"."""
         unanswered = False
         for _ in range(RETRIES):
             try:
@@ -233,6 +241,8 @@ class Instance:
                 return "acked"
             if code in AGAIN:
                 continue
+            if code in ABORTABLE:
+                return "abortable"
             if unanswered or code is ErrorCode.coordinator_not_available:
                 return "unknown"
             return "failed"
