@@ -41,7 +41,7 @@ MUTANTS = [
     Mutant(
         "no flush after a truncation",
         ((Segment, "cut", "file.flush()", "pass"),),
-        29,
+        420,
         on_a_disk=True,
     ),
     Mutant(
@@ -162,12 +162,12 @@ MUTANTS = [
     Mutant(
         "a leader writes its batches under the term of its last leadership",
         ((RangeReplica, "begin_leading", "self._term = term", "self._term = self._term or term"),),
-        23,
+        50,
     ),
     Mutant(
         "a segment's terms do not go back with a truncation",
         ((Numbering, "truncate", "self.terms[-1][0] >= index", "False"),),
-        23,
+        108,
     ),
 ]
 
