@@ -163,7 +163,7 @@ class RangeChain(RangeReader):
 
     def start_round(self) -> None:
         """For the flusher: flush every file with unflushed bytes, a parent beside its child."""
-        if not self.has_queued and self._checkpoint_is_due():
+        if self._checkpoint_is_due() and not self.has_queued:
             self._checkpointer.capture(self._active, self._partitions)
         ends, self._written_ends = self._written_ends, {}
         self._flush_began_ms = self._scheduler.monotonic_ms()
@@ -187,7 +187,8 @@ class RangeChain(RangeReader):
         self._predecessors = []
         self.flush_ms += (self._scheduler.monotonic_ms() - self._flush_began_ms - self.flush_ms) / 8
         callbacks = self._flusher.round_done()
-        self._write_checkpoint()
+        if self._checkpointer.state != "IDLE":
+            self._write_checkpoint()
         self._roller.proceed()
         self._flusher.proceed()
         try:
