@@ -85,3 +85,18 @@ def test_a_figure(name: str, tmp_path: Path, share: Callable[[ModuleType], None]
     assert page.read_text(encoding="utf-8") == once
     assert once.startswith("# A page\n")
     assert result.title in once
+
+
+def test_kept_data_is_written_once(tmp_path: Path, share: Callable[[ModuleType], None]) -> None:
+    """A second run of `restart` finds what the first one wrote; a larger one adds what is missing."""
+    restart = FIGURES["restart"]
+    share(restart)
+    note = tmp_path / "full.written.json"
+    restart.run(tmp_path, **restart.TINY)
+    written = json.loads(note.read_text())
+    assert written["megabytes"] == 1
+    assert written["transactions"] >= 20
+    restart.run(tmp_path, **restart.TINY)
+    assert json.loads(note.read_text()) == written
+    restart.run(tmp_path, **restart.TINY | {"megabytes": 2})
+    assert json.loads(note.read_text()) == written | {"megabytes": 2}

@@ -171,3 +171,13 @@ def test_the_command_line_loads_no_messages_before_it_knows_what_to_do() -> None
         [sys.executable, "-c", check], cwd=CHECKOUT, capture_output=True, text=True, check=True
     )
     assert found.stdout.strip() == "[]"
+
+
+def test_a_broker_alone_imports_nothing_of_a_cluster() -> None:
+    """A third of the modules would be imported, at each start, for nothing."""
+    program = (
+        "import sys; import broker.cli, broker.serve\n"
+        "print([name for name in sys.modules if name.startswith(('broker.replication.', 'broker.cluster_serve'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
