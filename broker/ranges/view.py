@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Final
 
 from broker.cluster_view import CURRENT_LAG, NOBODY, Broker, Leadership, RangeStatus, range_name
@@ -86,8 +87,14 @@ class RangesView:
         return self._hosting.hosted.get(group) if group is not None else None
 
     def leadership(self, partition: Partition | None) -> Leadership:
+        """As clients hear of it: a leader that they are not told how to reach is none (as in Kafka)."""
         group = self._topics.group_of(partition) if partition is not None else None
-        return self.of_group(group) if group is not None else self._nobody
+        if group is None:
+            return self._nobody
+        known = self.of_group(group)
+        if known.leader in (NOBODY, self.node_id) or any(one.id == known.leader for one in self._named()):
+            return known
+        return replace(known, leader=NOBODY)
 
     def of_group(self, group: int) -> Leadership:
         """Of one range, by what this node's replica heard, or by what others say."""

@@ -47,10 +47,10 @@ def read_by_kafka_python(brokers):
     try:
         partitions = [TopicPartition("t", number) for number in range(PARTITIONS)]
         consumer.assign(partitions)
+        deadline = time.monotonic() + PATIENCE_S
         ends = consumer.end_offsets(partitions)
         consumer.seek_to_beginning(*partitions)
         found = {}
-        deadline = time.monotonic() + PATIENCE_S
         while any(consumer.position(one) < ends[one] for one in partitions):
             assert time.monotonic() < deadline, "the ends were not reached"
             for one, records in consumer.poll(500).items():
