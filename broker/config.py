@@ -160,6 +160,8 @@ def load(path: str | None, **overrides: object) -> BrokerConfig:
         )
     parse_address(config.listen)
     parse_peers(config.peers)
+    if config.groups == "ranges" and not config.peers:
+        raise ConfigError(f'{path or "command line"}: groups = "ranges" is of a cluster, which needs peers')
     if config.advertised_listener is not None:
         parse_address(config.advertised_listener)
     return config

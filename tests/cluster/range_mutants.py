@@ -160,11 +160,6 @@ MUTANTS = [
         0,
     ),
     Mutant(
-        "a leader writes its batches under the term of its last leadership",
-        ((RangeReplica, "begin_leading", "self._term = term", "self._term = self._term or term"),),
-        50,
-    ),
-    Mutant(
         "a segment's terms do not go back with a truncation",
         ((Numbering, "truncate", "self.terms[-1][0] >= index", "False"),),
         108,
