@@ -35,7 +35,7 @@ def isolated(body: Callable[..., Any], root: Path, *args: Any) -> Any:
         if child.exitcode == 0:
             assert failure is None, failure
             return result
-        _end_broker(folder)
+        _end_brokers(folder)
         assert child.exitcode == -signal.SIGABRT, f"the child ended with {child.exitcode}: {failure}"
         print(f"attempt {attempt + 1}: the client library ended its process by an assertion", flush=True)
     raise AssertionError(f"the client library ended its process {ATTEMPTS} times")
@@ -50,8 +50,10 @@ def _run(sender: Connection, body: Callable[..., Any], folder: Path, args: tuple
     sender.close()
 
 
-def _end_broker(folder: Path) -> None:
-    """The broker that the child left behind; its lock file names it."""
-    for lock in folder.glob("*/lock"):
-        with contextlib.suppress(ValueError, ProcessLookupError):
-            os.kill(int(lock.read_text()), signal.SIGKILL)
+def _end_brokers(folder: Path) -> None:
+    """What the child left behind: processes whose command names its folder, those too that were only just started."""
+    name = os.fsencode(folder)
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if name in (process / "cmdline").read_bytes():
+                os.kill(int(process.name), signal.SIGKILL)
