@@ -174,7 +174,7 @@ def test_the_command_line_loads_no_messages_before_it_knows_what_to_do() -> None
 
 
 def test_a_broker_alone_imports_nothing_of_a_cluster() -> None:
-    """A third of the modules would be imported, at each start, for nothing."""
+    """Each start would wait for modules that it does not use."""
     program = (
         "import sys; import broker.cli, broker.serve\n"
         "print([name for name in sys.modules if name.startswith(('broker.replication.', 'broker.cluster_serve'))])"
