@@ -248,8 +248,23 @@ def create_range(
         PartitionLog(partition, (start_offsets or {}).get(partition, 0), ProducerStates(budget))
         for partition in range(first, last + 1)
     ]
+
+    def flushed(error: OSError | None) -> None:
+        if error is not None:
+            done(None, error)
+            return
+        hooks = RangeHooks(allocate_segment_id, publish, on_progress, on_sealed, on_failed)
+        log = RangeLog(disk, scheduler, identity, hooks, config, cache, [segment], partitions)
+        done(log, None)
+
+    flush_first(disk, directory, segment, flushed)
+
+
+def flush_first(disk: Disk, directory: str, segment: Segment, done: Callable[[OSError | None], None]) -> None:
+    """Make a new range's only segment durable, and every folder on the way to it. On an error `done` gets it, and the
+    segment is gone."""
     errors: list[OSError] = []
-    awaited = 0
+    awaited = 1 + len(ancestors(directory))
 
     def flushed(error: OSError | None) -> None:
         nonlocal awaited
@@ -262,13 +277,8 @@ def create_range(
             segment.close()
             with contextlib.suppress(OSError):
                 # Other ranges of the topic may have files in the same folder.
-                delete_files(disk, directory, segment_id)
-            done(None, errors[0])
-            return
-        hooks = RangeHooks(allocate_segment_id, publish, on_progress, on_sealed, on_failed)
-        log = RangeLog(disk, scheduler, identity, hooks, config, cache, [segment], partitions)
-        done(log, None)
+                delete_files(disk, directory, segment.segment_id)
+        done(errors[0] if errors else None)
 
-    awaited = 1 + len(ancestors(directory))
     disk.start_flush(segment.file(), flushed)
     start_dir_chain(disk, directory, flushed)

@@ -22,7 +22,7 @@ from storage.chain_scan import Found, RecoveryReport
 from storage.checkpoint import producers_snapshot
 from storage.clock import Scheduler
 from storage.disk import Disk
-from storage.files import ancestors, delete_files, remove_orphans, start_dir_chain
+from storage.files import remove_orphans
 from storage.format import (
     ENTRY_HEADER_BYTES,
     HEADER_BLOCK_BYTES,
@@ -42,7 +42,7 @@ from storage.numbering import NORMAL, Entry
 from storage.partition import PartitionLog
 from storage.payloads import BadPayload, Roll, decode
 from storage.producers import ProducerBudget, RevocableProducerStates
-from storage.recovery import Recovery, apply_log_starts, check_durable_ends
+from storage.recovery import Recovery, apply_log_starts, check_durable_ends, flush_first
 from storage.replica import RangeReplica
 from storage.scan import BareEntry, ScannedEntry, Scanner
 from storage.segment import Segment
@@ -357,27 +357,15 @@ def create_replica(
         PartitionLog(partition, (start_offsets or {}).get(partition, 0), RevocableProducerStates(budget))
         for partition in range(first, last + 1)
     ]
-    errors: list[OSError] = []
-    awaited = 1 + len(ancestors(directory))
 
     def flushed(error: OSError | None) -> None:
-        nonlocal awaited
-        awaited -= 1
         if error is not None:
-            errors.append(error)
-        if awaited:
-            return
-        if errors:
-            segment.close()
-            with contextlib.suppress(OSError):
-                delete_files(disk, directory, segment_id)
-            done(None, errors[0])
+            done(None, error)
             return
         log = RangeReplica(disk, scheduler, identity, hooks, config, cache, [segment], partitions, 0, (), ())
         done(log, None)
 
-    disk.start_flush(segment.file(), flushed)
-    start_dir_chain(disk, directory, flushed)
+    flush_first(disk, directory, segment, flushed)
 
 
 def _first_index(header: HeaderBlock) -> int:

@@ -18,51 +18,13 @@ from broker.ranges.member import RangesMember
 from broker.replication.folder import OF_RANGES, claim
 from broker.replication.life import Life
 from broker.session import Session
-from raftish.codec import decode, encode
-from raftish.config import Config
+from tests.cluster.sim_cluster import RAFT, Link
 from wire.apis import ApiKey
 from wire.batch import BATCH_HEADER_SIZE, parse_header
 from wire.errors import ErrorCode
 from wire.records import iterate_records
 
-RAFT = Config(election_timeout_ms=200, heartbeat_ms=30, retry_ms=100)
 WAIT_MS = 400
-
-
-class Link:
-    """One node's network."""
-
-    def __init__(self, cluster, node, life):
-        self.cluster = cluster
-        self.node = node
-        self.life = life
-        self.peers: set[int] = set()
-
-    def set_peers(self, peers):
-        self.peers = set(peers)
-
-    def send(self, peer, messages):
-        for group, message in messages:
-            self._pass(peer, "received", *decode(encode(group, message)[4:]))
-
-    def send_beats(self, peer, beats):
-        self._pass(peer, "received_beats", self.node, beats)
-
-    def _pass(self, peer, what, *args):
-        cluster = self.cluster
-        if (
-            self.life.is_over
-            or peer not in self.peers
-            or (self.node, peer) in cluster.cut
-            or cluster.rng.random() < cluster.loss
-        ):
-            return
-        cluster.scheduler.call_later(cluster.rng.uniform(0.2, 3), self._arrive, peer, what, args)
-
-    def _arrive(self, peer, what, args):
-        member = self.cluster.members.get(peer)
-        if member is not None and (self.node, peer) not in self.cluster.cut:
-            getattr(member, what)(*args)
 
 
 class RelayedTo:
