@@ -25,7 +25,9 @@ class Call:
         "client_id",
         "correlation_id",
         "disconnect",
+        "is_held",
         "next_step",
+        "on_release",
         "read_ahead",
         "size_bytes",
         "version",
@@ -59,8 +61,23 @@ class Call:
         self.next_step: Callable[[], None] | None = None
         """Set by a handler that goes on in another turn of the loop. The connection's next request waits until a step
         sets none; of a connection that is lost meanwhile no further step is taken."""
+        self.is_held = False
+        self.on_release: Callable[[], None] | None = None
+        """Set by the session that waits for `release`."""
         self.read_ahead = read_ahead
         """The connection's, where there is one."""
+
+    def hold(self) -> None:
+        """The connection's next request waits until `release`: this one waits for somebody, and requests are worked on
+        in their order."""
+        self.is_held = True
+
+    def release(self, step: Callable[[], None]) -> None:
+        """Go on with `step`, in another turn."""
+        self.is_held = False
+        self.next_step = step
+        if self.on_release is not None:
+            self.on_release()
 
     def build(self, name: str, /, **fields: Any) -> Any:
         """An entity nested in this call's response, in its version."""

@@ -37,7 +37,7 @@ from storage.disk import Disk
 from storage.recovery import RecoveryReport
 from txn import keys
 from txn.coordinator import Coordinator, TxnConfig
-from txn.ending import Ending
+from txn.ending import Ending, LocalRanges
 from txn.metastore import CorruptStore, MetaStore, Options, Put, StoreFailed
 from txn.offsets import GroupOffsets
 from txn.outcomes import forget_left_over
@@ -188,7 +188,7 @@ class Node(StoreServices):
             self.store,
             self.scheduler,
             self.offsets,
-            Ending(self.store, self.scheduler, self.offsets, settlement),
+            Ending(self.store, self.scheduler, self.offsets, settlement, LocalRanges()),
             TxnConfig(
                 max_timeout_ms=self.config.transaction_max_timeout_ms,
                 two_phase_commit=self.config.transaction_two_phase_commit,

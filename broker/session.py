@@ -200,8 +200,15 @@ class Session:
         except Exception:
             log.exception("a %s v%d request failed", APIS[call.api_key].name, call.version)
             self._failed()
-        if call.next_step is not None:
+        if call.next_step is not None or call.is_held:
             self._held = True
+            self._hold(call)
+
+    def _hold(self, call: Call) -> None:
+        """It goes on in another turn: the next one, or when whom it waits for has answered."""
+        if call.is_held:
+            call.on_release = lambda: self._hold(call)
+        else:
             self._node.scheduler.call_soon(self._go_on, call)
 
     def _go_on(self, call: Call) -> None:
@@ -214,8 +221,8 @@ class Session:
         except Exception:
             log.exception("a %s v%d request failed", APIS[call.api_key].name, call.version)
             self._failed()
-        if call.next_step is not None:
-            self._node.scheduler.call_soon(self._go_on, call)
+        if call.next_step is not None or call.is_held:
+            self._hold(call)
         else:
             self._held = False
             self._work()

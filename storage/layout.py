@@ -108,6 +108,16 @@ class LayoutChanged(Exception):
 Publish = Callable[[RollEvent, Callable[[OSError | None], None]], None]
 
 
+class TransactionalBatch(NamedTuple):
+    """Where a batch of a transaction lies; offsets, both ends included."""
+
+    partition: int
+    first: int
+    last: int
+    key: tuple[int, int, int]
+    """(producer id, epoch, txn_seq)"""
+
+
 class RangeHooks(NamedTuple):
     """The owner's side of a range log. All are called on the event loop's thread and must not raise."""
 
@@ -124,6 +134,9 @@ class RangeHooks(NamedTuple):
     on_rolled: Callable[[RollEvent], None] | None = None
     """Of a replicated range, on every replica: the entry by which the child takes over is committed, so a layout may
     name it. After a start it may come again."""
+    on_transactional: Callable[[list[TransactionalBatch]], None] | None = None
+    """Of a replicated range, on every replica: these are committed, and readers have not seen them yet. In the order of
+    the log; what a start finds committed is not told."""
 
 
 class Appended(NamedTuple):

@@ -14,6 +14,7 @@ The group itself is above: this knows no consensus (docs/raft.md, section 7).
 from __future__ import annotations
 
 import errno
+import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -21,7 +22,7 @@ from typing_extensions import Buffer
 
 from storage.flusher import Outcome, tell_all
 from storage.format import ENTRY_HEADER_BYTES, bare_size
-from storage.layout import Appended
+from storage.layout import Appended, TransactionalBatch
 from storage.lost_positions import LostPositions
 from storage.numbered_chain import NumberedChain
 from storage.numbering import NORMAL, EntryLike
@@ -35,7 +36,8 @@ Propose = Callable[[Sequence[bytes]], int]
 """Hands payloads to the group, together and in order; the index that the first one got. Raises `NotTaken`."""
 
 _PRODUCER_ID_AT = 43 - 16
-"""In a batch without its first 16 bytes."""
+"""In a batch without its first 16 bytes; the epoch follows."""
+_PRODUCER = struct.Struct(">qh")
 
 
 class NotTaken(Exception):
@@ -144,6 +146,8 @@ class RangeReplica(NumberedChain):
             for prefix, rest, size, base_offset, end_offset, txn_seq, _ in entries:
                 record = Uncommitted(log, base_offset, end_offset, ENTRY_HEADER_BYTES + size)
                 record.has_producer = _has_producer(rest)
+                if txn_seq:
+                    record.transaction = (*_PRODUCER.unpack_from(rest, _PRODUCER_ID_AT), txn_seq)
                 record.payload = encode_batch(log.partition, txn_seq, prefix, rest)
                 record.after = record.lsn = self._proposed_lsn
                 records.append(record)
@@ -297,6 +301,8 @@ class RangeReplica(NumberedChain):
         if header.producer_id >= 0:
             record.has_producer = True
             log.producers.update(header, header.base_offset, self._scheduler.now_ms())
+        if batch.txn_seq:
+            record.transaction = (header.producer_id, header.producer_epoch, batch.txn_seq)
         log.end_offset = record.end_offset
         return record
 
@@ -333,6 +339,7 @@ class RangeReplica(NumberedChain):
             return
         self._commit_index = index
         moved: dict[PartitionLog, int] = {}
+        transactional: list[TransactionalBatch] = []
         records = self._uncommitted
         while records and records[0].index <= index:
             record = records.popleft()
@@ -340,10 +347,15 @@ class RangeReplica(NumberedChain):
             self._committed_lsn = record.lsn
             if record.log is not None:
                 moved[record.log] = record.end_offset
+                if record.transaction is not None:
+                    place = record.log.partition, record.base_offset, record.end_offset - 1
+                    transactional.append(TransactionalBatch(*place, record.transaction))
             elif record.roll is not None:
                 self._roll_committed(record.roll)
         self._write_checkpoint()
         self._seal_next()
+        if transactional and self._hooks.on_transactional is not None:
+            self._hooks.on_transactional(transactional)
         self._tell_progress(moved)
         if self._waiting:
             lsn = self._committed_lsn

@@ -222,6 +222,8 @@ class ReplicaRecovery(Recovery):
         if header.producer_id >= 0:
             record.has_producer = True
             log.producers.update(header, header.base_offset, self.now_ms)
+        if entry.txn_seq:
+            record.transaction = (header.producer_id, header.producer_epoch, entry.txn_seq)
         log.end_offset = record.end_offset
         return record
 

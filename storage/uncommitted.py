@@ -27,6 +27,7 @@ class Uncommitted:
         "roll",
         "segment",
         "size",
+        "transaction",
         "undo",
     )
 
@@ -38,6 +39,8 @@ class Uncommitted:
         self.size = size
         """In the file, bytes."""
         self.has_producer = False
+        self.transaction: tuple[int, int, int] | None = None
+        """(producer id, epoch, txn_seq) of a batch that is part of one."""
         self.index = 0
         self.after = self.lsn = 0
         """Positions before and with it; those of one turn have its begin for both, but for the last one."""

@@ -215,13 +215,16 @@ class Admission:
             reply(None)
             return
 
-        def safe(error: Exception | None) -> None:
-            reply(unavailable(error) if error else None)
+        self.when_traced(
+            transaction.two_phase, lambda error: reply(unavailable(error) if error is not None else None)
+        )
 
-        if transaction.two_phase:
-            self._store.when_durable(self._store.lsn, safe)
+    def when_traced(self, two_phase: bool, done: Callable[[Exception | None], None]) -> None:
+        """When what was recorded so far outlives a kill of this process; a power cut as well, where it must."""
+        if two_phase:
+            self._store.when_durable(self._store.lsn, done)
         else:
-            self._store.when_written(safe)
+            self._store.when_written(done)
 
     @staticmethod
     def _writable(held: TransactionalId) -> Transaction | None:

@@ -63,6 +63,13 @@ class PartitionTransactions:
                 if not firsts:
                     del self._aborted[producer_id]
 
+    def clear(self) -> None:
+        """Nothing is known."""
+        self._open.clear()
+        self._writers.clear()
+        self._aborted.clear()
+        self.aborted_count = 0
+
     def __contains__(self, key: TxnKey) -> bool:
         """Whether this transaction is open here."""
         return key in self._open

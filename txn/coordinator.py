@@ -101,6 +101,10 @@ class Coordinator:
     def get(self, transactional_id: str) -> TransactionalId | None:
         return self._ids.get(transactional_id)
 
+    def release(self, held: TransactionalId) -> None:
+        """The step that was under way for the id is over: whoever waited goes on."""
+        self._ids.release(held)
+
     def limit_timeouts(self, max_timeout_ms: int) -> None:
         """Another limit for the timeouts that producers ask for from now on."""
         self._ids.max_timeout_ms = max_timeout_ms
@@ -130,6 +134,7 @@ class Coordinator:
             # All its ranges go, also those that were split or merged since the transaction wrote to them.
             for log in [log for log in transaction.lsns if log.directory == partition.log.directory]:
                 del transaction.lsns[log]
+            transaction.terms.pop((partition.topic, partition.index), None)
 
     def close(self) -> None:
         """No more timers."""

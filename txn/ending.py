@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from storage.clock import Scheduler
 from txn import keys
 from txn.identities import unavailable
 from txn.metastore import MetaStore, Op, Put, StoreFailed
 from txn.offsets import GroupOffsets
-from txn.settlement import Settlement
 from txn.transaction import State, Transaction
 from wire.errors import ErrorCode, KafkaError
 
@@ -24,16 +24,82 @@ RefusedOps = Callable[[], Sequence[Op]]
 """What is recorded of the transactional id when its commit turned out to be an abort."""
 
 
+class Collector(Protocol):
+    """`txn.settlement.Settlement`, or who does its work."""
+
+    def finished(self, transaction: Transaction) -> None: ...
+
+
+class Participants(Protocol):
+    """The ranges that a transaction wrote to, wherever they are led."""
+
+    def close(self, transaction: Transaction, done: Done, *, commit: bool) -> None:
+        """No further write of it is taken; `done`, perhaps at once, when `transaction.writes` says where all of it is,
+        or with the error that says why it cannot commit."""
+        ...
+
+    def when_standing(self, transaction: Transaction, done: Callable[[Exception | None], None]) -> None:
+        """`done(None)` when all that it wrote is durable; with an error when some of it never will be."""
+        ...
+
+    def decided(self, transaction: Transaction) -> None:
+        """Show its outcome to readers."""
+        ...
+
+
+class LocalRanges:
+    """`Participants` of a broker that leads all ranges itself: its transactions know where they wrote."""
+
+    def close(self, transaction: Transaction, done: Done, *, commit: bool) -> None:
+        done(None)
+
+    def when_standing(self, transaction: Transaction, done: Callable[[Exception | None], None]) -> None:
+        waiting = len(transaction.lsns)
+        failure: Exception | None = None
+        if not waiting:
+            done(None)
+            return
+
+        def durable(error: Exception | None) -> None:
+            nonlocal waiting, failure
+            # A topic deleted meanwhile is no participant any more: nothing of it can be missed.
+            if not (isinstance(error, KafkaError) and error.code is ErrorCode.unknown_topic_or_partition):
+                failure = failure or error
+            waiting -= 1
+            if not waiting:
+                done(failure)
+
+        for log, position in transaction.lsns.items():
+            log.when_durable(position, durable)
+
+    def decided(self, transaction: Transaction) -> None:
+        """The last stable offset moves on, aborted batches are left out from now on."""
+        aborted = transaction.state is State.ABORTED
+        for partition, segments in transaction.writes.items():
+            if aborted:
+                first = min(write.first for write in segments.values())
+                last = max(write.last for write in segments.values())
+                partition.transactions.add_aborted(transaction.producer_id, first, last)
+            partition.transactions.closed(transaction.key)
+            partition.wake()
+
+
 class Ending:
     """Runs transactions to their end and exposes the outcome. Holds no transaction itself."""
 
     def __init__(
-        self, store: MetaStore, scheduler: Scheduler, offsets: GroupOffsets, settlement: Settlement
+        self,
+        store: MetaStore,
+        scheduler: Scheduler,
+        offsets: GroupOffsets,
+        settlement: Collector,
+        participants: Participants,
     ) -> None:
         self._store = store
         self._scheduler = scheduler
         self._offsets = offsets
         self._settlement = settlement
+        self._participants = participants
 
     def commit(
         self, transaction: Transaction, with_ops: Sequence[Op], done: Done, *, refused_ops: RefusedOps
@@ -67,6 +133,18 @@ class Ending:
         self, transaction: Transaction, with_ops: Sequence[Op], done: Done, refused_ops: RefusedOps
     ) -> None:
         """The parallel step; `done` when T1 holds, or with the error that says why it never will."""
+
+        def closed(error: KafkaError | None) -> None:
+            if error is not None:
+                self._record_abort(transaction, refused_ops(), lambda failure: done(failure or error))
+            else:
+                self._prepare_closed(transaction, with_ops, done, refused_ops)
+
+        self._participants.close(transaction, closed, commit=True)
+
+    def _prepare_closed(
+        self, transaction: Transaction, with_ops: Sequence[Op], done: Done, refused_ops: RefusedOps
+    ) -> None:
         transaction.move(State.PREPARING)
         batch: list[Op] = [Put(keys.txn(transaction.key), transaction.header())]
         for op in transaction.write_ops():
@@ -77,7 +155,7 @@ class Ending:
         except StoreFailed as failure:
             done(unavailable(failure))
             return
-        waiting = 1 + len(transaction.lsns)
+        waiting = 2
         store_error: Exception | None = None
         log_error: Exception | None = None
 
@@ -99,20 +177,56 @@ class Ending:
             store_error = error
             arrived()
 
-        def log_durable(error: Exception | None) -> None:
+        def standing(error: Exception | None) -> None:
             nonlocal log_error
-            # A topic deleted meanwhile is no participant any more: nothing of it can be missed.
-            if not (isinstance(error, KafkaError) and error.code is ErrorCode.unknown_topic_or_partition):
-                log_error = log_error or error
+            log_error = error
             arrived()
 
         # Both kinds of flush start in this turn and run beside each other; neither waits for the other.
         self._store.when_durable(lsn, store_durable)
-        for log, position in transaction.lsns.items():
-            log.when_durable(position, log_durable)
+        self._participants.when_standing(transaction, standing)
+
+    def settle_prepared(self, transaction: Transaction, done: Done, *, refused_ops: RefusedOps) -> None:
+        """Decide one that a coordinator before this left PREPARING, by its positions (T1)."""
+
+        def standing(error: Exception | None) -> None:
+            if error is None:
+                self.finish_commit(transaction)
+                done(None)
+            else:
+                self._refused(transaction, error, done, refused_ops)
+
+        self._participants.when_standing(transaction, standing)
 
     def abort(self, transaction: Transaction, with_ops: Sequence[Op], done: Done) -> None:
-        """Record ABORTED; expose and answer when that is durable."""
+        """Record ABORTED; expose and answer when that is durable, and no further write of it is taken."""
+        waiting = 2
+        failure: KafkaError | None = None
+
+        def arrived(error: KafkaError | None) -> None:
+            nonlocal waiting, failure
+            failure = failure or error
+            waiting -= 1
+            if not waiting:
+                if failure is None:
+                    self.expose(transaction)
+                done(failure)
+
+        self._record(transaction, with_ops, arrived)
+        self._participants.close(transaction, arrived, commit=False)
+
+    def _record_abort(self, transaction: Transaction, with_ops: Sequence[Op], done: Done) -> None:
+        """`abort`, of one that takes no writes any more."""
+
+        def recorded(failure: KafkaError | None) -> None:
+            if failure is None:
+                self.expose(transaction)
+            done(failure)
+
+        self._record(transaction, with_ops, recorded)
+
+    def _record(self, transaction: Transaction, with_ops: Sequence[Op], done: Done) -> None:
+        """ABORTED; `done` when that is durable."""
         transaction.move(State.ABORTED)
         transaction.finalized_ms = self._scheduler.now_ms()
         try:
@@ -120,15 +234,7 @@ class Ending:
         except StoreFailed as failure:
             done(unavailable(failure))
             return
-
-        def durable(error: Exception | None) -> None:
-            if error is not None:
-                done(unavailable(error))
-                return
-            self.expose(transaction)
-            done(None)
-
-        self._store.when_durable(lsn, durable)
+        self._store.when_durable(lsn, lambda error: done(unavailable(error) if error is not None else None))
 
     def finish_abort(self, transaction: Transaction) -> None:
         """It is decided elsewhere, and durable, that this one aborts: record it and let its readers go on."""
@@ -149,7 +255,7 @@ class Ending:
                 or KafkaError(ErrorCode.kafka_storage_error, f"commit refused, its data is lost: {error}")
             )
 
-        self.abort(transaction, refused_ops(), recorded)
+        self._record_abort(transaction, refused_ops(), recorded)
 
     def finish_commit(self, transaction: Transaction) -> None:
         """It is decided and durable: record COMMITTED, commit its offsets, show its records."""
@@ -164,15 +270,7 @@ class Ending:
         self.expose(transaction)
 
     def expose(self, transaction: Transaction) -> None:
-        """Let readers see the outcome: the last stable offset moves on, aborted batches are left out from now on."""
-        aborted = transaction.state is State.ABORTED
-        key = transaction.key
-        for partition, segments in transaction.writes.items():
-            if aborted:
-                first = min(write.first for write in segments.values())
-                last = max(write.last for write in segments.values())
-                partition.transactions.add_aborted(transaction.producer_id, first, last)
-            partition.transactions.closed(key)
-            partition.wake()
+        """Let readers see the outcome."""
+        self._participants.decided(transaction)
         self._offsets.release(transaction)
         self._settlement.finished(transaction)

@@ -51,11 +51,10 @@ class Partition:
         self._waiters: dict[Waiter, None] = {}
 
     def serve_from(self, log: SequencedRange) -> None:
-        """The same partition in another log: a replica was opened, or fetched anew."""
+        """The same partition in another log: a replica was opened, or fetched anew. The caller wakes who waits."""
         self.log = log
         self._state = log.partition(self.index)
         self._state.producers.open_producers = self.transactions.open_producers
-        self.wake()
 
     def __repr__(self) -> str:
         return f"{self.topic}-{self.index}"
@@ -157,6 +156,20 @@ class Partition:
     def segment_of(self, offset: int) -> int:
         """The id of the segment that holds an offset of this partition."""
         return self._state.indexes[self._state.chain_position(offset)].segment.segment_id
+
+    def segments(self) -> list[int]:
+        """The ids of the segments that hold offsets of this partition, in their order."""
+        return [index.segment.segment_id for index in self._state.indexes]
+
+    def segments_within(self, first: int, last: int) -> list[tuple[int, int, int]]:
+        """(id, first offset, next one's first offset) of the segments that hold offsets from `first` to `last`."""
+        indexes = self._state.indexes
+        ends = [index.start_offset for index in indexes[1:]] + [self._state.end_offset]
+        return [
+            (index.segment.segment_id, index.start_offset, end)
+            for index, end in zip(indexes, ends, strict=True)
+            if index.start_offset <= last and end > first
+        ]
 
     def segments_below(self, offset: int) -> list[int]:
         """The ids of the segments that hold, or may have held, offsets of this partition below `offset`."""

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 NEVER_MS = 1 << 62
 """The deadline of a transaction that has none (KIP-939)."""
 
+UNKNOWN_TERM = -1
+"""In `Transaction.terms`: it may have been let in there, under whatever leader epoch."""
+
 MAX_EPOCH = 32767
 """Largest producer epoch (int16). The last one is kept for fencing, as in Kafka: see `TransactionalId.next_epoch`."""
 
@@ -55,6 +58,10 @@ class SegmentWrite:
 
     first: int
     last: int
+
+
+WritesBySegment = dict[int, SegmentWrite]
+"""By segment id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +98,12 @@ class Transaction:
     finalized_ms: int = 0
     partitions: set[TopicPartition] = field(default_factory=set)
     groups: set[str] = field(default_factory=set)
-    writes: dict[Partition, dict[int, SegmentWrite]] = field(default_factory=dict)
-    """Per partition, what it wrote to each of its segments, by segment id."""
+    writes: dict[Partition, WritesBySegment] = field(default_factory=dict)
+    """Per partition, what it wrote to each of its segments."""
     lsns: dict[Any, int] = field(default_factory=dict)
     """Per range log, the position up to which a commit must be durable."""
+    terms: dict[TopicPartition, int] = field(default_factory=dict)
+    """Where other nodes lead the partitions: the leader epoch under which each was let in."""
     offsets: dict[str, dict[TopicPartition, PendingOffset]] = field(default_factory=dict)
     op_count: int = 0
     two_phase: bool = False
@@ -153,7 +162,7 @@ class Transaction:
                         "kind": "write",
                         "topic": partition.topic,
                         "segment": segment_id,
-                        "term": partition.log.term,
+                        "term": self.terms.get((partition.topic, partition.index), partition.log.term),
                         "writes": [],
                     }
                 op["writes"].append([partition.index, write.first, write.last])

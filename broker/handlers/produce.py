@@ -15,7 +15,6 @@ from broker.topic import Topic
 from storage.layout import Appended
 from storage.producers import SequenceGap
 from storage.sequencing import SequencedRange
-from txn.admission import Admission
 from txn.partition import Partition
 from txn.transaction import Transaction
 from wire.batch import NO_TIMESTAMP, TRANSACTIONAL_BIT, BatchHeader, validate_produced
@@ -187,18 +186,17 @@ def _append(
             # A duplicate may be durable long since; what else this request wrote to the log is not.
             state.durable_at[log] = max(appended.lsn, state.durable_at.get(log, 0))
             return _accepted(state, partition, appended, append_time_ms)
+        admission = node.coordinator.admission
         implicit = call.version >= IMPLICIT_ADD_VERSION
         producer = header.producer_id, header.producer_epoch
         at = partition.topic, partition.index
         transaction = state.admitted.get(producer)
         if transaction is None:
-            transaction = node.coordinator.admission.admit_write(
-                state.transactional_id, *producer, at, implicit=implicit
-            )
+            transaction = admission.admit_write(state.transactional_id, *producer, at, implicit=implicit)
             state.admitted[producer] = transaction
         else:
             if at not in transaction.partitions:
-                node.coordinator.admission.admit_further(transaction, at, implicit=implicit)
+                admission.admit_further(transaction, at, implicit=implicit)
         appended = log.append(
             partition.index,
             header,
@@ -210,7 +208,7 @@ def _append(
         if appended.duplicate:
             _check_repeat(partition, header.producer_id, appended)
         else:
-            Admission.wrote(
+            admission.wrote(
                 transaction,
                 partition,
                 appended.segment_id,
@@ -341,10 +339,7 @@ def _wait(node: Node, state: _Produce, acks: int) -> None:
             log.when_written(for_log(log))
     if state.traced:
         state.waiting += 1
-        if state.two_phase:
-            node.store.when_durable(node.store.lsn, lambda _: arrived())
-        else:
-            node.store.when_written(lambda _: arrived())
+        node.coordinator.admission.when_traced(state.two_phase, lambda _: arrived())
     arrived()
 
 

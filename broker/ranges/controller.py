@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -16,8 +17,12 @@ from broker.cluster_view import Broker
 from broker.config import BrokerConfig
 from broker.node_registry import NodeRegistry, views
 from broker.placement import NodeView
+from broker.ranges.asking import Answer, Words
 from broker.ranges.changes import LedTopics
+from broker.ranges.outcomes import RECOVERED_TERM
+from broker.ranges.participants import Participants
 from broker.ranges.placement import RangePlacement
+from broker.ranges.settling import RangesSettlement
 from broker.ranges.topics import RangeTopics
 from broker.ranges.view import RangesView
 from broker.services import StoreServices
@@ -25,9 +30,12 @@ from storage.clock import Periodic, Scheduler
 from txn import keys
 from txn.coordinator import Coordinator, TxnConfig
 from txn.ending import Ending
+from txn.identities import unavailable
 from txn.metastore import Conflict, MetaStore, Put, StoreFailed
 from txn.offsets import GroupOffsets
-from txn.settlement import Settlement
+from txn.partition import Partition
+from txn.takeover import TakenOver, record_abort, take_over
+from txn.transaction import Transaction, TransactionalId
 from wire.errors import ErrorCode, KafkaError
 
 log = logging.getLogger("sealog")
@@ -51,7 +59,11 @@ class Controller(StoreServices):
         peer_address: Callable[[int], str],
         hand_over: Callable[[int, int, int], None],
         new_uuid: Callable[[], UUID],
+        participants: Participants,
+        settlement: RangesSettlement,
+        confirm: Callable[[Callable[[Exception | None], None]], None],
     ) -> None:
+        """`topics` are all that `store` names. `confirm` says whether this node leads the metadata still."""
         super().__init__(scheduler, config, new_uuid)
         self.store = store
         self.term = term
@@ -59,19 +71,12 @@ class Controller(StoreServices):
         self.topics = self.changes = LedTopics(store, scheduler, topics, view, self.node_views, new_uuid)
         self._members = members
         self._peer_address = peer_address
-        self.cluster_id = self._find_cluster_id()
+        self._confirm = confirm
+        self._participants = participants
+        self._settlement = settlement
         self.offsets = GroupOffsets(store)
-        self._settlement = Settlement(store, scheduler)
-        self.coordinator = Coordinator(
-            store,
-            scheduler,
-            self.offsets,
-            Ending(store, scheduler, self.offsets, self._settlement),
-            TxnConfig(max_timeout_ms=config.transaction_max_timeout_ms),
-            term=term,
-            fence_term=term,
-        )
-        self.coordinator.restore(())
+        self._ending = Ending(store, scheduler, self.offsets, settlement, participants)
+        self._take_over()
         self.groups = self._open_groups()
         self.arm_group_timer()
         self.offset_expiry = self._open_offset_expiry()
@@ -80,14 +85,118 @@ class Controller(StoreServices):
         self.register_nodes()
         self.placement = RangePlacement(self.registry, topics, view, scheduler, hand_over)
 
-    def _find_cluster_id(self) -> str:
+    # Transactions.
+
+    def _take_over(self) -> None:
+        """From the coordinator before this one, in one batch (`txn.takeover`)."""
         record = self.store.get(keys.NODE)
-        if record is not None:
-            known: str = record.value["cluster_id"]
-            return known
-        made = self._new_uuid().hex[:22]
-        self.store.apply([Put(keys.NODE, {"cluster_id": made})])
-        return made
+        before: dict[str, Any] = record.value if record is not None else {}
+        self.cluster_id: str = before.get("cluster_id") or self._new_uuid().hex[:22]
+        found = take_over(self.store, self._find_partition)
+        node = {"cluster_id": self.cluster_id, RECOVERED_TERM: self.term}
+        self.store.apply([*found.ops, Put(keys.NODE, node)])
+        config, limits = self.config, self.config.limits
+        self.coordinator = Coordinator(
+            self.store,
+            self.scheduler,
+            self.offsets,
+            self._ending,
+            TxnConfig(
+                max_timeout_ms=config.transaction_max_timeout_ms,
+                max_open_transactions=limits.open_transactions,
+                max_transactional_ids=limits.transactional_ids,
+            ),
+            term=self.term,
+            # What was begun and is not there any more left a trace, but for transactions v2 (`txn.untraced`).
+            fence_term=1,
+            untraced_fence_term=self.term,
+        )
+        self.coordinator.restore(found.ids.values())
+        self.coordinator.ends.forget_producer = self._participants.forget_producer
+        self._configure_id_expiry()
+        self._go_on(found)
+
+    def _find_partition(self, name: str, index: int) -> Partition | None:
+        topic = self.topics.get(name)
+        return topic.partitions[index] if topic is not None and index < len(topic.partitions) else None
+
+    def _go_on(self, found: TakenOver) -> None:
+        for transaction in found.committed:
+            self._settlement.finished(transaction)
+        for transaction in found.preparing:
+            self._decide(transaction)
+        for transaction in found.aborted:
+            held = self.coordinator.get(transaction.transactional_id)
+            if held is None or held.busy:
+                self._participants.close(transaction, lambda _: None, commit=False)
+                continue
+            held.busy = True
+            self._participants.close(transaction, partial(self._released, held), commit=False)
+
+    def _released(self, held: TransactionalId, _: KafkaError | None) -> None:
+        self.coordinator.release(held)
+
+    def _decide(self, transaction: Transaction) -> None:
+        """A PREPARING one; who comes for its id waits (T3)."""
+        held = self.coordinator.get(transaction.transactional_id)
+        for group_id, offsets in list(transaction.offsets.items()):
+            self.offsets.hold(transaction, group_id, offsets)
+        if held is not None:
+            held.busy = True
+
+        def done(error: KafkaError | None) -> None:
+            if held is not None:
+                self.coordinator.open.closed(held)
+
+        self._ending.settle_prepared(
+            transaction, done, refused_ops=lambda: record_abort(held) if held is not None else []
+        )
+
+    def admit(self, words: Words, answer: Answer) -> None:
+        """A range's leader asks: [name, producer id, epoch, implicit, [topic, partition, leader epoch]...] -> ["ok",
+        txn_seq] or ["no", error code, message].
+
+        No is said only by who leads the metadata for certain: whoever does may know of a newer epoch.
+        """
+        name, producer_id, epoch, implicit, places = words
+        try:
+            transaction = self._admit(name, producer_id, epoch, places, implicit=implicit)
+        except (KafkaError, StoreFailed) as failure:
+            refusal = failure if isinstance(failure, KafkaError) else unavailable(failure)
+
+            def confirmed(error: Exception | None) -> None:
+                answer(["no", int(refusal.code), refusal.message] if error is None else None)
+
+            self._confirm(confirmed)
+            return
+        if implicit and transaction.untraced:
+            answer(["ok", transaction.txn_seq])
+            return
+        self.coordinator.admission.when_traced(
+            False, lambda error: answer(["ok", transaction.txn_seq] if error is None else None)
+        )
+
+    def _admit(
+        self, name: str, producer_id: int, epoch: int, places: Words, *, implicit: bool
+    ) -> Transaction:
+        """Raises KafkaError as `Admission.admit_write`; TRANSACTION_ABORTABLE where what it wrote to a partition before
+        may be lost, as that has another leader now. Raises StoreFailed."""
+        admission = self.coordinator.admission
+        (topic, index, _), *_ = places
+        transaction = admission.admit_write(name, producer_id, epoch, (topic, index), implicit=implicit)
+        for topic, index, term in places:
+            admission.admit_further(transaction, (topic, index), implicit=implicit)
+            if transaction.terms.setdefault((topic, index), term) != term:
+                raise KafkaError(
+                    ErrorCode.transaction_abortable,
+                    f"{topic}-{index} has another leader now, and may have lost some of the transaction",
+                )
+        return transaction
+
+    def forget_partition(self, partition: Partition) -> None:
+        """Its topic is gone."""
+        self.coordinator.forget_partition(partition)
+        self._settlement.forget_partition(partition)
 
     # The nodes.
 
@@ -126,21 +235,3 @@ class Controller(StoreServices):
                 "a broker's settings cannot be changed while it runs where ranges have groups of their own",
             )
         )
-
-
-class NoTransactions:
-    """In place of the coordinator on a node that takes writes: a batch of a transaction is refused."""
-
-    @property
-    def admission(self) -> NoTransactions:
-        return self
-
-    def admit_write(self, *_: Any, **__: Any) -> Any:
-        raise transactions_refused()
-
-
-def transactions_refused() -> KafkaError:
-    return KafkaError(
-        ErrorCode.unsupported_version,
-        "transactions are not served yet where ranges have groups of their own (--groups ranges)",
-    )

@@ -25,7 +25,7 @@ from storage.clock import Scheduler
 from storage.disk import Disk
 from storage.files import delete_files
 from storage.format import CorruptLog
-from storage.layout import LogConfig, RangeHooks, RollEvent
+from storage.layout import LogConfig, RangeHooks, RollEvent, TransactionalBatch
 from storage.replica import RangeReplica
 from storage.replica_recovery import create_replica, open_replica
 from wire.errors import KafkaError
@@ -74,7 +74,8 @@ class Hosted:
 
 class Hosting:
     """`log_config` gives a range's limits; `on_open(group, replica)` when there is something to serve from;
-    `on_progress(group, partitions)` when high watermarks moved; `on_leader(group)` when its leader or term changed."""
+    `on_progress(group, partitions)` when high watermarks moved, and before it `on_transactional(group, batches)`;
+    `on_leader(group)` when its leader or term changed."""
 
     def __init__(
         self,
@@ -87,6 +88,7 @@ class Hosting:
         log_config: Callable[[RangeRecord], LogConfig],
         on_open: Callable[[int, RangeReplica], None],
         on_progress: Callable[[int, Iterable[int]], None],
+        on_transactional: Callable[[int, list[TransactionalBatch]], None],
         on_leader: Callable[[int], None],
         fatal: Callable[[Exception], None],
     ) -> None:
@@ -100,6 +102,7 @@ class Hosting:
         self._log_config = log_config
         self._on_open = on_open
         self._on_progress = on_progress
+        self._on_transactional = on_transactional
         self._on_leader = on_leader
         self._fatal = fatal
         self._wanted: dict[int, RangeRecord] = {}
@@ -274,6 +277,7 @@ class Hosting:
             publish,
             on_progress=lambda partitions: self._on_progress(hosted.number, partitions),
             on_failed=failed,
+            on_transactional=lambda batches: self._on_transactional(hosted.number, batches),
         )
 
     # Removing.

@@ -25,6 +25,7 @@ from broker.ranges.leaders import Leaders
 from broker.ranges.node import RangesNode
 from broker.ranges.records import RangeRecord
 from broker.ranges.topics import RangeTopics
+from broker.ranges.transactions import RangeTransactions
 from broker.ranges.view import RangesView
 from broker.replication.folder import make_dir_durable
 from broker.replication.handover import hand_over
@@ -140,6 +141,7 @@ class RangesMember:
             log_config=self.topics.log_config,
             on_open=self._opened,
             on_progress=self.topics.progressed,
+            on_transactional=lambda group, batches: self.transactions.committed(group, batches),
             on_leader=self._leader_changed,
             fatal=fatal,
         )
@@ -154,7 +156,25 @@ class RangesMember:
             metadata=lambda: self._metadata_group,
             default_replication_factor=config.default_replication_factor,
         )
-        self.node = RangesNode(config, scheduler, self.topics, self.view, relay, self._cluster_id)
+        self.transactions = RangeTransactions(
+            node_id,
+            scheduler,
+            self.topics,
+            self.view,
+            say=lambda node, words: self._neighbours.say(node, ["transactions", words]),
+            metadata=lambda: self.metadata.view,
+            nodes=self._members,
+            first_number=new_uuid().int >> 76,
+        )
+        self.node = RangesNode(
+            config,
+            scheduler,
+            self.topics,
+            self.view,
+            relay,
+            self._cluster_id,
+            self.transactions.admissions,
+        )
         self._metadata_group: Group | None = None
         self._life: Life | None = None
         self._is_stopping = False
@@ -218,6 +238,7 @@ class RangesMember:
         view = self.metadata.view
         view.watch(self._ranges_told, prefix=keys.RANGES)
         view.watch(self._topics_told, prefix=keys.TOPICS)
+        self.transactions.watch(view)
         self._on_ready()
 
     # The records.
@@ -291,6 +312,13 @@ class RangesMember:
             return
         life = self._life = Life(self._scheduler)
         life.release()
+        self._lead_all(store, term, life)
+
+    def _lead_all(self, store: MetaStore, term: int, life: Life) -> None:
+        """Once all topics that are on record are known here: what a transaction wrote to another one is gone."""
+        if not self.topics.knows_all(store):
+            life.call_later(1, self._lead_all, store, term, life)
+            return
         try:
             controller = Controller(
                 store,
@@ -303,18 +331,23 @@ class RangesMember:
                 peer_address=self._peer_address,
                 hand_over=self.ask_to_hand_over,
                 new_uuid=self._new_uuid,
+                participants=self.transactions.participants(life),
+                settlement=self.transactions.settlement(store, life),
+                confirm=self.metadata.confirm,
             )
         except StoreFailed as error:
             log.info("the metadata cannot be led: %s", error)
             life.end()
             self._life = None
             return
+        self.transactions.lead(controller)
         self.node.serve_as(controller)
         self._on_controller(term)
 
     def _follow(self) -> None:
         if self._life is not None:
             self.node.serve_as(None)
+            self.transactions.follow(self._life)
             self._life.end()
             self._life = None
 
@@ -343,6 +376,8 @@ class RangesMember:
             self.metadata.heard(peer, rest[0])
         elif kind == "leads":
             self._heard_leads(peer, rest[0])
+        elif kind == "transactions":
+            self.transactions.heard(peer, rest[0])
         elif kind == "hand over":
             self._asked_to_hand_over(*rest)
 

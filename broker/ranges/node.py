@@ -17,7 +17,8 @@ from broker.call import Call
 from broker.cluster_view import NOBODY, ClusterView
 from broker.config import BrokerConfig
 from broker.handlers import HANDLERS, metadata
-from broker.ranges.controller import Controller, NoTransactions, transactions_refused
+from broker.ranges.admissions import Admissions
+from broker.ranges.controller import Controller
 from broker.ranges.topics import RangeTopics
 from broker.read_ahead import Budget
 from broker.replication.standby import Relay, hand_on
@@ -32,6 +33,7 @@ HERE: Final = frozenset(
         ApiKey.FETCH,
         ApiKey.LIST_OFFSETS,
         ApiKey.OFFSET_FOR_LEADER_EPOCH,
+        ApiKey.DESCRIBE_PRODUCERS,
         ApiKey.FIND_COORDINATOR,
         ApiKey.DESCRIBE_CLUSTER,
         ApiKey.DESCRIBE_LOG_DIRS,
@@ -40,14 +42,7 @@ HERE: Final = frozenset(
 NOT_SERVED: Final = frozenset(
     {
         ApiKey.DELETE_RECORDS,
-        ApiKey.ADD_PARTITIONS_TO_TXN,
-        ApiKey.ADD_OFFSETS_TO_TXN,
-        ApiKey.END_TXN,
         ApiKey.WRITE_TXN_MARKERS,
-        ApiKey.TXN_OFFSET_COMMIT,
-        ApiKey.DESCRIBE_PRODUCERS,
-        ApiKey.DESCRIBE_TRANSACTIONS,
-        ApiKey.LIST_TRANSACTIONS,
         ApiKey.SEALOG_GROUP_TRANSACTION,
         ApiKey.SEALOG_LAYOUT,
     }
@@ -65,12 +60,14 @@ class RangesNode:
         view: ClusterView,
         relay: Relay,
         cluster_id: Callable[[], str],
+        admissions: Admissions,
     ) -> None:
         self.config = config
         self.scheduler = scheduler
         self.topics = topics
         self.cluster = view
-        self.coordinator = NoTransactions()
+        self.coordinator = admissions
+        """What takes writes asks it, as a node asks its coordinator."""
         self.read_ahead_budget = Budget(config.limits.read_ahead_bytes)
         self.controller: Controller | None = None
         self._relay = relay
@@ -85,7 +82,7 @@ class RangesNode:
         } | {
             ApiKey.API_VERSIONS: self._api_versions,
             ApiKey.METADATA: self._metadata,
-            ApiKey.INIT_PRODUCER_ID: self._init_producer_id,
+            ApiKey.PRODUCE: self._produce,
         }
 
     @property
@@ -149,8 +146,11 @@ class RangesNode:
             return self.topics.get_by_id(topic_id) is not None
         return wanted.name is not None and self.topics.get(wanted.name) is not None
 
-    def _init_producer_id(self, node: Any, call: Call, request: Any) -> None:
+    def _produce(self, node: Any, call: Call, request: Any) -> None:
+        def write() -> None:
+            HANDLERS[ApiKey.PRODUCE](self, call, request)  # type: ignore[arg-type]  # a node, as far as handlers go
+
         if request.transactional_id is None:
-            self._at_the_leader(HANDLERS[ApiKey.INIT_PRODUCER_ID])(node, call, request)
-            return
-        call.answer(error_code=transactions_refused().code, producer_id=-1, producer_epoch=-1)
+            write()
+        else:
+            self.coordinator.before_write(call, request, write)

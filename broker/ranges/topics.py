@@ -20,6 +20,8 @@ from storage.producers import ProducerBudget, ProducerStates
 from storage.range_reader import RangeReader
 from storage.replica import RangeReplica
 from storage.sequencing import SequencedRange
+from txn import keys
+from txn.metastore import MetaStore
 from txn.partition import Partition
 from wire.errors import ErrorCode, KafkaError
 
@@ -61,6 +63,10 @@ class RangeTopics:
 
     def __init__(self, config: BrokerConfig, replica_of: Callable[[int], RangeReplica | None]) -> None:
         self.config = config
+        self.on_served: Callable[[Partition], None] = lambda _: None
+        """A partition has a replica here now, or another one than before."""
+        self.on_dropped: Callable[[Partition], None] = lambda _: None
+        """A partition's topic is gone."""
         self.changes = 0
         """Grows whenever a topic appears, goes or gets more partitions."""
         self.ranges: dict[int, RangeRecord] = {}
@@ -100,6 +106,16 @@ class RangeTopics:
         topic = self._records.get(record.topic)
         config = dict(topic["config"]) if topic is not None and topic["id"] == record.topic_id else {}
         return Rules.of(config, self.config).log_config(self.config)
+
+    def knows_all(self, store: MetaStore) -> bool:
+        """Whether every topic that is on record in `store` is here as it is there."""
+        records = [(key[len(keys.TOPICS) :], record.value) for key, record in store.scan(keys.TOPICS)]
+        return len(records) == len(self) and all(
+            (topic := self.get(name)) is not None
+            and topic.id.bytes == value["id"]
+            and len(topic.partitions) == value["partitions"]
+            for name, value in records
+        )
 
     # What the records say; `settle` after each round of them.
 
@@ -162,6 +178,9 @@ class RangeTopics:
         self._groups |= dict.fromkeys(added, group)
         self.partition_count += len(added)
         self.changes += 1
+        if replica is not None:
+            for partition in added:
+                self.on_served(partition)
 
     def _drop(self, topic: ReplicatedTopic) -> None:
         del self._by_name[topic.name]
@@ -170,11 +189,13 @@ class RangeTopics:
         self.changes += 1
         for partition in topic.partitions:
             self._groups.pop(partition, None)
+            self.on_dropped(partition)
             partition.wake()  # waiting fetches answer that the topic is gone
 
     # What this node's replicas say.
 
-    def _served_by(self, group: int) -> list[Partition]:
+    def served_by(self, group: int) -> list[Partition]:
+        """The partitions of a range, should its topic be known here."""
         record = self.ranges.get(group)
         topic = self._by_name.get(record.topic) if record is not None else None
         if record is None or topic is None or topic.id.bytes != record.topic_id:
@@ -183,8 +204,10 @@ class RangeTopics:
 
     def opened(self, group: int, replica: RangeReplica) -> None:
         """Serve the range from this from now on."""
-        for partition in self._served_by(group):
+        for partition in self.served_by(group):
             partition.serve_from(replica)
+            self.on_served(partition)
+            partition.wake()
 
     def progressed(self, group: int, partitions: Iterable[int]) -> None:
         record = self.ranges.get(group)
@@ -196,7 +219,7 @@ class RangeTopics:
 
     def wake(self, group: int) -> None:
         """Whoever waits for its partitions looks again: another node leads."""
-        for partition in self._served_by(group):
+        for partition in self.served_by(group):
             partition.wake()
 
     def reconfigure(self, config: BrokerConfig) -> None:

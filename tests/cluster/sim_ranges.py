@@ -194,7 +194,7 @@ class SimRanges:
         self.run_until(lambda: len(registry.all()) == len(self.names))
         assert registry.change(node, "undrain" if undo else "drain") is not None
 
-    def fetch(self, node, topic, partition, offset, *, epoch=-1, rack_id=""):
+    def fetch(self, node, topic, partition, offset, *, epoch=-1, rack_id="", committed=False):
         """A partition's part of the answer, or None."""
         place = {
             "partition": partition,
@@ -211,7 +211,7 @@ class SimRanges:
             max_wait=0,
             min_bytes=0,
             max_bytes=1 << 20,
-            isolation_level=0,
+            isolation_level=int(committed),
             session_id=0,
             session_epoch=-1,
             topics=({"topic": topic, "partitions": (place,)},),
@@ -261,16 +261,21 @@ class SimRanges:
         self.run_until(same)
 
 
-def values_in(records, offset):
-    """The values of a fetch's batches from an offset on."""
-    values = []
+def headers_and_values(records):
+    """Per batch: its header, and (offset, value) of each record."""
+    found = []
     data = memoryview(bytes(records))
     while len(data) >= BATCH_HEADER_SIZE:
         header = parse_header(data)
         records = iterate_records(data[: header.size_bytes])
-        values += [bytes(record.value) for record in records if record.offset >= offset]
+        found.append((header, [(record.offset, bytes(record.value)) for record in records]))
         data = data[header.size_bytes :]
-    return values
+    return found
+
+
+def values_in(records, offset):
+    """The values of a fetch's batches from an offset on."""
+    return [value for _, batch in headers_and_values(records) for at, value in batch if at >= offset]
 
 
 class Writer:

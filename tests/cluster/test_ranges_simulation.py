@@ -289,18 +289,6 @@ def test_two_nodes_that_do_not_hear_each_other_hear_of_what_the_other_leads():
     cluster.whole()
 
 
-def test_a_transaction_is_refused():
-    cluster = SimRanges(8)
-    cluster.controller()
-    fields = {"transaction_timeout": 1000, "producer_id": -1, "producer_epoch": -1}
-    answer = cluster.ask(0, ApiKey.INIT_PRODUCER_ID, 4, transactional_id="x", **fields)
-    assert answer.error_code is ErrorCode.unsupported_version
-    answer = cluster.ask(0, ApiKey.API_VERSIONS, 0)
-    named = {one.api_key for one in answer.api_keys}
-    assert ApiKey.END_TXN not in named
-    assert {ApiKey.PRODUCE, ApiKey.JOIN_GROUP} <= named
-
-
 @pytest.mark.parametrize("seed", SEEDS)
 def test_nothing_acknowledged_is_lost_under_faults(seed):
     cluster = SimRanges(seed)

@@ -1,0 +1,361 @@
+"""Transactions at the leaders of ranges: what may be written, and what the coordinator asks (design, section 14).
+
+    write     the first write of a transaction to a partition asks the coordinator ("admit"); what is let in is kept
+    close     the coordinator ends the transaction here: no further write of it, and where it wrote
+    stands    whether what it wrote is committed, as soon as that is known
+
+Guarantees: no batch is appended under a transaction that was closed here, in whatever order notes come; what "close"
+says is all that this leader's term holds of it; "stands" is answered by a leader alone, and no only where the position
+can never be committed: it is not in the log of a leader whose own term has a commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from broker.call import Call
+from broker.handlers.produce import IMPLICIT_ADD_VERSION, TOPIC_ID_VERSION
+from broker.ranges.asking import Answer, Asking, Words
+from broker.ranges.outcomes import Outcomes, words_of
+from broker.ranges.topics import RangeTopics
+from broker.ranges.view import RangesView
+from storage.sequencing import SequencedRange
+from txn import keys
+from txn.partition import Partition
+from txn.transaction import UNKNOWN_TERM, SegmentWrite, TopicPartition, WritesBySegment
+from wire.batch import TRANSACTIONAL_BIT, parse_header
+from wire.errors import ErrorCode, KafkaError
+
+Producer = tuple[int, int]
+"""(producer id, epoch)"""
+
+
+@dataclass(slots=True, eq=False)
+class Admitted:
+    """A transaction that may write here."""
+
+    key: keys.TxnKey
+    partitions: dict[TopicPartition, int] = field(default_factory=dict)
+    """Each with the leader epoch under which the coordinator let it in."""
+    writes: dict[Partition, WritesBySegment] = field(default_factory=dict)
+    lsns: dict[SequencedRange, int] = field(default_factory=dict)
+
+    two_phase = False
+    untraced = True
+    """That it is open is on record by now, where that is due: nothing has to be waited for here."""
+
+    @property
+    def txn_seq(self) -> int:
+        return self.key[2]
+
+
+@dataclass(slots=True, eq=False)
+class _Asked:
+    """What waits for the coordinator's word, for one producer of one request."""
+
+    producer: Producer
+    wanted: dict[TopicPartition, int]
+    done: Callable[[KafkaError | None], None]
+    cancel: Callable[[], None] = lambda: None
+
+
+class Admissions:
+    """In place of a node's coordinator, for Produce. `coordinator()` is the number of the node that it is."""
+
+    def __init__(
+        self,
+        topics: RangeTopics,
+        view: RangesView,
+        asking: Asking,
+        outcomes: Outcomes,
+        coordinator: Callable[[], int | None],
+    ) -> None:
+        self._topics = topics
+        self._view = view
+        self._asking = asking
+        self._outcomes = outcomes
+        self._coordinator = coordinator
+        self._open: dict[Producer, Admitted] = {}
+        self._waiting: list[_Asked] = []
+        self._refused: dict[Producer, KafkaError] = {}
+        """Of the request that is being worked on."""
+        self._closed: dict[keys.TxnKey, dict[SequencedRange, int]] = {}
+        """Of those that are ending: the positions up to which they wrote here."""
+        asking.serve("close", self._close)
+        asking.serve("stands", self._stands)
+        asking.serve("forget", self._forget)
+
+    @property
+    def admission(self) -> Admissions:
+        return self
+
+    @property
+    def count(self) -> int:
+        """Transactions that may write here."""
+        return len(self._open)
+
+    # Writing.
+
+    def before_write(self, call: Call, request: Any, write: Callable[[], None]) -> None:
+        """Call `write` when the coordinator has said what it must of the transaction; the connection waits."""
+        asked = self._unknown(call, request)
+        if not asked:
+            write()
+            return
+        call.hold()
+        waiting = len(asked)
+        refused: dict[Producer, KafkaError] = {}
+
+        def told(producer: Producer, error: KafkaError | None) -> None:
+            nonlocal waiting
+            if error is not None:
+                refused[producer] = error
+            waiting -= 1
+            if not waiting:
+                call.release(lambda: self._write(refused, write))
+
+        implicit = call.version >= IMPLICIT_ADD_VERSION
+        for producer, wanted in asked.items():
+            self._ask(request.transactional_id, producer, wanted, told, implicit=implicit)
+
+    def _write(self, refused: dict[Producer, KafkaError], write: Callable[[], None]) -> None:
+        self._refused = refused
+        try:
+            write()
+        finally:
+            self._refused = {}
+
+    def _unknown(self, call: Call, request: Any) -> dict[Producer, dict[TopicPartition, int]]:
+        """Of each producer of the request, the partitions led here that were not let in yet, with their epochs."""
+        found: dict[Producer, dict[TopicPartition, int]] = {}
+        for data in request.topic_data:
+            topic = (
+                self._topics.get_by_id(data.topic_id)
+                if call.version >= TOPIC_ID_VERSION
+                else self._topics.get(data.name)
+            )
+            if topic is None:
+                continue
+            for part in data.partition_data:
+                if not 0 <= part.index < len(topic.partitions):
+                    continue
+                partition = topic.partitions[part.index]
+                if not self._view.leads(partition):
+                    continue
+                try:
+                    header = parse_header(part.records)
+                except (KafkaError, TypeError):
+                    continue  # the handler says so
+                producer = header.producer_id, header.producer_epoch
+                if header.attributes & TRANSACTIONAL_BIT and not self._is_in(producer, partition):
+                    found.setdefault(producer, {})[topic.name, part.index] = partition.log.term
+        return found
+
+    def _is_in(self, producer: Producer, partition: Partition) -> bool:
+        admitted = self._open.get(producer)
+        at = partition.topic, partition.index
+        return admitted is not None and admitted.partitions.get(at) == partition.log.term
+
+    def _ask(
+        self,
+        name: str,
+        producer: Producer,
+        wanted: dict[TopicPartition, int],
+        told: Callable[[Producer, KafkaError | None], None],
+        *,
+        implicit: bool,
+    ) -> None:
+        asked = _Asked(producer, wanted, lambda error: told(producer, error))
+        words = [name, *producer, implicit, [[topic, index, term] for (topic, index), term in wanted.items()]]
+        self._waiting.append(asked)
+        asked.cancel = self._asking.ask(
+            "admit", lambda: words, lambda answer: self._told(asked, answer), where=self._coordinator
+        )
+
+    def _told(self, asked: _Asked, answer: Words | None) -> None:
+        if asked not in self._waiting:
+            return  # closed meanwhile
+        self._waiting.remove(asked)
+        assert answer is not None
+        word, *rest = answer
+        if word == "no":
+            code, message = rest
+            asked.done(KafkaError(ErrorCode(code), message))
+            return
+        key = (*asked.producer, rest[0])
+        admitted = self._open.get(asked.producer)
+        if admitted is not None and admitted.key[2] > key[2]:
+            asked.done(_not_now("a coordinator that is one no more has answered"))
+            return
+        if admitted is None or admitted.key != key:
+            admitted = self._open[asked.producer] = Admitted(key)
+        admitted.partitions |= asked.wanted
+        asked.done(None)
+
+    def admit_write(
+        self, name: str | None, producer_id: int, epoch: int, at: TopicPartition, *, implicit: bool
+    ) -> Admitted:
+        """As `txn.admission.Admission.admit_write`, of what was asked for."""
+        if name is None:
+            raise KafkaError(
+                ErrorCode.transactional_id_authorization_failed,
+                "a transactional batch without a transactional id",
+            )
+        producer = producer_id, epoch
+        if producer in self._refused:
+            raise self._refused[producer]
+        admitted = self._open.get(producer)
+        if admitted is None:
+            raise _not_now("it does not lead the partition as it did")
+        self.admit_further(admitted, at, implicit=implicit)
+        return admitted
+
+    def admit_further(self, transaction: Admitted, at: TopicPartition, *, implicit: bool) -> None:
+        topic, index = at
+        if not self._is_in(transaction.key[:2], self._topics.partition(self._topics.get(topic), index)):
+            raise _not_now("it does not lead the partition as it did")
+
+    @staticmethod
+    def wrote(
+        transaction: Admitted, partition: Partition, segment_id: int, first: int, last: int, lsn: int
+    ) -> None:
+        segments = transaction.writes.setdefault(partition, {})
+        if segment_id in segments:
+            segments[segment_id].last = last
+        else:
+            segments[segment_id] = SegmentWrite(first, last)
+        transaction.lsns[partition.log] = lsn
+
+    @staticmethod
+    def when_traced(two_phase: bool, done: Callable[[Exception | None], None]) -> None:
+        """The coordinator waited for that."""
+        done(None)
+
+    # Ending.
+
+    def _led(self, group: int, indexes: Iterable[int]) -> list[Partition] | None:
+        """These partitions of a range that this node leads, in order; None where it does not lead it."""
+        partitions = {partition.index: partition for partition in self._topics.served_by(group)}
+        found = [partitions[index] for index in indexes if index in partitions]
+        if not found or not all(self._view.leads(partition) for partition in found):
+            return None
+        return found
+
+    def _close(self, words: Words, answer: Answer) -> None:
+        """[producer id, epoch, txn_seq, group, commit, expected term, [partition...]] -> [term, writes]
+
+        A term other than the expected one: what the transaction wrote under that may be lost.
+        """
+        producer_id, epoch, txn_seq, group, commit, expected, indexes = words
+        led = self._led(group, indexes)
+        if led is None:
+            answer(None)
+            return
+        key = producer_id, epoch, txn_seq
+        self._refuse_waiting(key, led)
+        log = led[0].log
+        admitted = self._open.get(key[:2])
+        own: dict[Partition, WritesBySegment] = {}
+        if admitted is not None and admitted.key == key:
+            own = self._end_in(admitted, led, commit=commit)
+        if log.term != expected:
+            if not self._view.knows_end(led[0]):
+                answer(None)
+                return
+            for partition in led:
+                if expected != UNKNOWN_TERM:
+                    # Batches of it may be missing: after its abort its sequences may go on from anywhere.
+                    partition.producers.forget(producer_id)
+            found = self._outcomes.writes(key)
+            own = {partition: found[partition] for partition in led if partition in found}
+        written = [word for partition, writes in own.items() for word in words_of(writes, partition.index)]
+        answer([log.term, written])
+
+    def _refuse_waiting(self, key: keys.TxnKey, led: list[Partition]) -> None:
+        """A write that waits for the coordinator's word came too late, should it be of this transaction."""
+        places = {(partition.topic, partition.index) for partition in led}
+        for asked in list(self._waiting):
+            if asked.producer == key[:2] and places & asked.wanted.keys():
+                self._waiting.remove(asked)
+                asked.cancel()
+                asked.done(KafkaError(ErrorCode.invalid_txn_state, "its transaction is ending"))
+
+    def _end_in(
+        self, admitted: Admitted, led: list[Partition], *, commit: bool
+    ) -> dict[Partition, WritesBySegment]:
+        """No more of it there; what it wrote."""
+        for partition in led:
+            admitted.partitions.pop((partition.topic, partition.index), None)
+            lsn = admitted.lsns.pop(partition.log, None)
+            if lsn is not None and commit:
+                self._closed.setdefault(admitted.key, {})[partition.log] = lsn
+        if not admitted.partitions:
+            del self._open[admitted.key[:2]]
+        return {partition: admitted.writes[partition] for partition in led if partition in admitted.writes}
+
+    def _stands(self, words: Words, answer: Answer) -> None:
+        """[producer id, epoch, txn_seq, group, term, positions or None] -> [whether it is committed]"""
+        producer_id, epoch, txn_seq, group, term, positions = words
+        partitions = {partition.index: partition for partition in self._topics.served_by(group)}
+        led = self._led(group, partitions)
+        if led is None:
+            answer(None)
+            return
+        key = producer_id, epoch, txn_seq
+        log = led[0].log
+        lsn = self._closed.get(key, {}).get(log)
+        if log.term == term and lsn is not None:
+            log.when_durable(lsn, lambda error: answer([True] if error is None else None))
+            return
+        if positions is None:
+            # Asked together with "close": where that has come, nothing was written here.
+            admitted = self._open.get(key[:2])
+            is_closed = admitted is None or admitted.key != key
+            answer([True] if log.term == term and is_closed else None)
+            return
+        if not self._view.knows_end(led[0]):
+            answer(None)
+            return
+        verdicts = [self._stands_at(partitions[index], key, term, last) for index, _, _, last in positions]
+        if False in verdicts:
+            answer([False])
+        else:
+            answer([True] if None not in verdicts else None)
+
+    @staticmethod
+    def _stands_at(partition: Partition, key: keys.TxnKey, term: int, last: int) -> bool | None:
+        """T1, of one position; None: not known yet."""
+        if last < partition.log_start_offset:
+            return True  # records were deleted, the transaction's too
+        if last >= partition.high_watermark:
+            return None if last < partition.end_offset else False
+        batch = partition.log.batch_at(partition.index, last)
+        return (
+            batch is not None
+            and (batch.producer_id, batch.producer_epoch, batch.txn_seq) == key
+            and batch.term <= term
+            and batch.last_offset == last
+        )
+
+    def decided(self, key: keys.TxnKey) -> None:
+        """Nobody asks for its positions any more."""
+        self._closed.pop(key, None)
+
+    def coordinated_from(self, term: int) -> None:
+        """What began under coordinators of earlier terms is over, or ends without another write."""
+        for producer, admitted in list(self._open.items()):
+            if keys.term_of(admitted.key[2]) < term:
+                del self._open[producer]
+
+    def _forget(self, words: Words, answer: Answer) -> None:
+        """[producer id]: its sequences begin anew everywhere."""
+        for topic in self._topics:
+            for partition in topic.partitions:
+                partition.producers.forget(words[0])
+        answer([True])
+
+
+def _not_now(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.not_leader_or_follower, message)

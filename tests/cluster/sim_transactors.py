@@ -1,0 +1,226 @@
+"""Transactional producers over ranges with leaders on several nodes, in virtual time, and what their readers see."""
+
+from __future__ import annotations
+
+from support.sim_node import batch
+
+from tests.cluster.sim_ranges import headers_and_values
+from wire.apis import ApiKey
+from wire.batch import CONTROL_BIT
+from wire.errors import ErrorCode
+
+GO_ON = (
+    ErrorCode.transaction_abortable,
+    ErrorCode.invalid_txn_state,
+    ErrorCode.producer_fenced,
+    ErrorCode.invalid_producer_epoch,
+    ErrorCode.invalid_producer_id_mapping,
+    ErrorCode.out_of_order_sequence_number,
+)
+"""After these a client aborts, or begins anew by InitProducerId."""
+AGAIN = (
+    ErrorCode.not_leader_or_follower,
+    ErrorCode.unknown_topic_or_partition,
+    ErrorCode.not_enough_replicas,
+    ErrorCode.kafka_storage_error,
+    ErrorCode.coordinator_not_available,
+    ErrorCode.coordinator_load_in_progress,
+    ErrorCode.concurrent_transactions,
+    ErrorCode.not_coordinator,
+)
+
+
+class GivenUp(Exception):
+    """This transaction is not gone on with: its producer begins anew."""
+
+
+class Transactor:
+    """One transactional id. `protocol` 1: partitions are added before they are written to; 2: the write adds (KIP-890).
+
+    `committed`, `aborted`: the values of transactions of which the end was answered; `unknown`: it never was.
+    """
+
+    def __init__(self, cluster, name, topic, partitions, protocol):
+        self.cluster = cluster
+        self.name = name
+        self.topic = topic
+        self.partitions = partitions
+        self.protocol = protocol
+        self.producer_id = self.epoch = -1
+        self.sequences: dict[int, int] = {}
+        self.count = 0
+        self.committed: list[dict[int, list[bytes]]] = []
+        self.aborted: list[dict[int, list[bytes]]] = []
+        self.unknown: list[dict[int, list[bytes]]] = []
+        self.ends: dict[ErrorCode, int] = {}
+
+    def any_node(self):
+        return self.cluster.rng.choice(list(self.cluster.members))
+
+    def ask(self, key, version, /, node=None, **fields):
+        return self.cluster.ask(self.any_node() if node is None else node, key, version, **fields)
+
+    def _until(self, attempt, tries=400):
+        """`attempt` gives an error code or None where no answer came; NONE ends it."""
+        for _ in range(tries):
+            code = attempt()
+            if code is ErrorCode.none:
+                return
+            if code in GO_ON:
+                self.ends[code] = self.ends.get(code, 0) + 1
+                raise GivenUp(code)
+            assert code is None or code in AGAIN, code
+            self.cluster.advance(20)
+        raise AssertionError(f"{self.name}: no end")
+
+    def begin(self):
+        def attempt():
+            answer = self.ask(
+                ApiKey.INIT_PRODUCER_ID,
+                4,
+                transactional_id=self.name,
+                transaction_timeout=60_000,
+                producer_id=-1,
+                producer_epoch=-1,
+            )
+            if answer is not None and answer.error_code is ErrorCode.none:
+                self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+                self.sequences = {}
+            return answer.error_code if answer is not None else None
+
+        self._until(attempt)
+
+    def add(self, partitions):
+        def attempt():
+            answer = self.ask(
+                ApiKey.ADD_PARTITIONS_TO_TXN,
+                3,
+                v3_and_below_transactional_id=self.name,
+                v3_and_below_producer_id=self.producer_id,
+                v3_and_below_producer_epoch=self.epoch,
+                v3_and_below_topics=({"name": self.topic, "partitions": tuple(partitions)},),
+            )
+            if answer is None:
+                return None
+            codes = {
+                one.partition_error_code
+                for topic in answer.results_by_topic_v3_and_below
+                for one in topic.results_by_partition
+            }
+            return next(iter(codes - {ErrorCode.none}), ErrorCode.none)
+
+        self._until(attempt)
+
+    def write(self, partition, values):
+        sequence = self.sequences.get(partition, 0)
+        data = batch(
+            *values, producer_id=self.producer_id, epoch=self.epoch, sequence=sequence, transactional=True
+        )
+
+        def attempt():
+            leader, _ = self.cluster.leader(self.topic, partition)
+            if leader not in self.cluster.members:
+                return None
+            answer = self.ask(
+                ApiKey.PRODUCE,
+                12 if self.protocol == 2 else 9,
+                node=leader,
+                transactional_id=self.name,
+                acks=-1,
+                timeout=1000,
+                topic_data=(
+                    {"name": self.topic, "partition_data": ({"index": partition, "records": data},)},
+                ),
+            )
+            if answer is None:
+                return None
+            return answer.responses[0].partition_responses[0].error_code
+
+        self._until(attempt)
+        self.sequences[partition] = sequence + len(values)
+
+    def end(self, commit):
+        def attempt():
+            answer = self.ask(
+                ApiKey.END_TXN,
+                5 if self.protocol == 2 else 3,
+                transactional_id=self.name,
+                producer_id=self.producer_id,
+                producer_epoch=self.epoch,
+                committed=commit,
+            )
+            if answer is None:
+                return None
+            if answer.error_code is ErrorCode.none and self.protocol == 2:
+                self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+                self.sequences = {}
+            return answer.error_code
+
+        self._until(attempt)
+
+    def run(self, commit=None):
+        """One transaction over some of the partitions. Whether its end was answered."""
+        rng = self.cluster.rng
+        if commit is None:
+            commit = rng.random() < 0.7
+        if self.producer_id < 0:
+            self.begin()
+        wrote: dict[int, list[bytes]] = {}
+        places = rng.sample(self.partitions, rng.randint(1, len(self.partitions)))
+        try:
+            if self.protocol == 1:
+                self.add(places)
+            for partition in places * rng.randint(1, 2):
+                values = [f"{self.name}-{self.count}-{n}".encode() for n in range(rng.randint(1, 3))]
+                self.count += 1
+                wrote.setdefault(partition, []).extend(values)
+                self.write(partition, values)
+        except GivenUp:
+            self.producer_id = -1
+            self.begin()
+            self.aborted.append(wrote)
+            return False
+        try:
+            self.end(commit)
+        except GivenUp as error:
+            # Refused: it did not commit. Unless the answer to an earlier try was lost, which nobody can tell.
+            self.producer_id = -1
+            self.begin()
+            refused = error.args[0] is ErrorCode.transaction_abortable
+            (self.aborted if refused or not commit else self.unknown).append(wrote)
+            return False
+        (self.committed if commit else self.aborted).append(wrote)
+        return True
+
+
+def read_committed(cluster, node, topic, partition):
+    """(values, last stable offset, high watermark) of one partition at one node."""
+    values, offset = [], 0
+    while True:
+        one = cluster.fetch(node, topic, partition, offset, committed=True)
+        if one is None or one.error_code is not ErrorCode.none:
+            return None
+        found = headers_and_values(one.records or b"")
+        if not found:
+            return values, one.last_stable_offset, one.high_watermark
+        for header, records in found:
+            if not header.attributes & CONTROL_BIT:
+                values += [value for at, value in records if at >= offset]
+        offset = found[-1][0].last_offset + 1
+
+
+def check(transactors, seen):
+    """`seen`: per partition, what a reader of committed records got."""
+    for transactor in transactors:
+        for wrote in transactor.committed:
+            for partition, values in wrote.items():
+                places = [seen[partition].index(value) for value in values]
+                assert places == sorted(places), (transactor.name, values)
+        for wrote in transactor.aborted:
+            for partition, values in wrote.items():
+                assert not set(values) & set(seen[partition]), (transactor.name, partition, values)
+        for wrote in transactor.unknown:
+            there = [value in seen[partition] for partition, values in wrote.items() for value in values]
+            assert all(there) or not any(there), (transactor.name, wrote)
+    for values in seen.values():
+        assert len(values) == len(set(values)), "something is there twice"

@@ -1,0 +1,119 @@
+"""What a new coordinator makes of its predecessor's transactions, where ranges are led elsewhere (design, section 14).
+
+In one batch, with which its own term begins: an OPEN transaction is aborted, and needs no header for that, nor does an
+ABORTED one: a batch of an earlier term without a header is aborted. COMMITTED ones go on to their settlement. A
+PREPARING one is decided by its positions, however long that takes; whoever asks for its id waits (T3).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from txn import keys
+from txn.metastore import Delete, MetaStore, Op, Put
+from txn.partition import Partition
+from txn.transaction import (
+    UNKNOWN_TERM,
+    PendingOffset,
+    SegmentWrite,
+    State,
+    Transaction,
+    TransactionalId,
+)
+
+FindPartition = Callable[[str, int], Partition | None]
+
+
+@dataclass(slots=True)
+class TakenOver:
+    """`ops` make it so, and must be durable before anything is served."""
+
+    ids: dict[str, TransactionalId] = field(default_factory=dict)
+    preparing: list[Transaction] = field(default_factory=list)
+    committed: list[Transaction] = field(default_factory=list)
+    aborted: list[Transaction] = field(default_factory=list)
+    """Leaders may still let them write: they are to be closed there before their ids go on."""
+    ops: list[Op] = field(default_factory=list)
+
+
+def take_over(store: MetaStore, find_partition: FindPartition) -> TakenOver:
+    """Reads the store, changes nothing."""
+    found = TakenOver()
+    for key, record in store.scan(keys.TXIDS):
+        name = key[len(keys.TXIDS) :]
+        found.ids[name] = TransactionalId.from_record(name, record.value)
+    ops: dict[keys.TxnKey, list[dict[str, Any]]] = {}
+    for key, record in store.scan(keys.TXN_OPS):
+        ops.setdefault(keys.parse_txn(key), []).append(record.value)
+    for key, record in store.scan(keys.TXNS):
+        txn_key = keys.parse_txn(key)
+        transaction = _rebuilt(txn_key, record.value, ops.get(txn_key, ()), find_partition)
+        held = found.ids.get(transaction.transactional_id)
+        match transaction.state:
+            case State.COMMITTED:
+                found.committed.append(transaction)
+            case State.PREPARING:
+                found.preparing.append(transaction)
+                if held is not None:
+                    held.open = transaction
+            case _:
+                if transaction.state is State.OPEN:
+                    _aborted(found, transaction, held)
+                found.ops.append(Delete(key))
+                found.ops += [Delete(keys.txn_op(txn_key, n)) for n in range(transaction.op_count)]
+    return found
+
+
+def _aborted(found: TakenOver, transaction: Transaction, held: TransactionalId | None) -> None:
+    transaction.move(State.ABORTED)
+    transaction.terms = dict.fromkeys(transaction.partitions, UNKNOWN_TERM)
+    found.aborted.append(transaction)
+    if held is not None and (held.producer_id, held.epoch) == transaction.key[:2]:
+        held.lost = True
+        held.note_lost()
+        found.ops.append(Put(keys.txid(held.name), held.record()))
+
+
+def record_abort(held: TransactionalId) -> list[Op]:
+    """The id's record, written with PREPARING, foretold a commit that is none: a repeated EndTxn must hear the
+    verdict."""
+    last = held.last_end
+    if last is None:
+        return []
+    held.last_end = dataclasses.replace(last, committed=False)
+    # Where the epoch stands still, batches that are missing would be missed by those that follow.
+    held.lost |= (held.producer_id, held.epoch) == (last.producer_id, last.epoch)
+    return [Put(keys.txid(held.name), held.record())]
+
+
+def _rebuilt(
+    key: keys.TxnKey,
+    header: Mapping[str, Any],
+    ops: list[dict[str, Any]] | tuple[()],
+    find_partition: FindPartition,
+) -> Transaction:
+    transaction = Transaction(
+        header["txid"],
+        *key,
+        created_ms=header["created_ms"],
+        deadline_ms=header["deadline_ms"],
+        state=State(header["state"]),
+        finalized_ms=header["finalized_ms"],
+        partitions={(topic, index) for topic, index in header["partitions"]},
+    )
+    for op in ops:
+        transaction.op_count += 1
+        if op["kind"] == "offsets":
+            offsets = transaction.offsets.setdefault(op["group"], {})
+            for topic, index, offset, leader_epoch, metadata in op["offsets"]:
+                offsets[(topic, index)] = PendingOffset(offset, leader_epoch, metadata)
+            continue
+        for index, first, last in op["writes"]:
+            partition = find_partition(op["topic"], index)
+            if partition is not None:  # its topic was deleted otherwise
+                transaction.writes.setdefault(partition, {})[op["segment"]] = SegmentWrite(first, last)
+                transaction.terms[op["topic"], index] = op["term"]
+    return transaction
