@@ -40,12 +40,15 @@ class Transactor:
     `committed`, `aborted`: the values of transactions of which the end was answered; `unknown`: it never was.
     """
 
-    def __init__(self, cluster, name, topic, partitions, protocol):
+    def __init__(self, cluster, name, topic, partitions, protocol, timeout_ms=60_000, replaced=0.0):
         self.cluster = cluster
         self.name = name
         self.topic = topic
         self.partitions = partitions
         self.protocol = protocol
+        self.timeout_ms = timeout_ms
+        self.replaced = replaced
+        """How often another instance takes its place before the end."""
         self.producer_id = self.epoch = -1
         self.sequences: dict[int, int] = {}
         self.count = 0
@@ -60,9 +63,10 @@ class Transactor:
     def ask(self, key, version, /, node=None, **fields):
         return self.cluster.ask(self.any_node() if node is None else node, key, version, **fields)
 
-    def _until(self, attempt, tries=400):
+    def _until(self, attempt, tries=600):
         """`attempt` gives an error code or None where no answer came; NONE ends it."""
         for _ in range(tries):
+            yield
             code = attempt()
             if code is ErrorCode.none:
                 return
@@ -79,7 +83,7 @@ class Transactor:
                 ApiKey.INIT_PRODUCER_ID,
                 4,
                 transactional_id=self.name,
-                transaction_timeout=60_000,
+                transaction_timeout=self.timeout_ms,
                 producer_id=-1,
                 producer_epoch=-1,
             )
@@ -88,7 +92,7 @@ class Transactor:
                 self.sequences = {}
             return answer.error_code if answer is not None else None
 
-        self._until(attempt)
+        yield from self._until(attempt)
 
     def add(self, partitions):
         def attempt():
@@ -109,7 +113,7 @@ class Transactor:
             }
             return next(iter(codes - {ErrorCode.none}), ErrorCode.none)
 
-        self._until(attempt)
+        yield from self._until(attempt)
 
     def write(self, partition, values):
         sequence = self.sequences.get(partition, 0)
@@ -136,7 +140,7 @@ class Transactor:
                 return None
             return answer.responses[0].partition_responses[0].error_code
 
-        self._until(attempt)
+        yield from self._until(attempt)
         self.sequences[partition] = sequence + len(values)
 
     def end(self, commit):
@@ -156,41 +160,44 @@ class Transactor:
                 self.sequences = {}
             return answer.error_code
 
-        self._until(attempt)
+        yield from self._until(attempt)
 
-    def run(self, commit=None):
-        """One transaction over some of the partitions. Whether its end was answered."""
+    def steps(self, commit=None):
+        """One transaction over some of the partitions; others may do something between any two requests."""
         rng = self.cluster.rng
         if commit is None:
             commit = rng.random() < 0.7
         if self.producer_id < 0:
-            self.begin()
+            yield from self.begin()
         wrote: dict[int, list[bytes]] = {}
         places = rng.sample(self.partitions, rng.randint(1, len(self.partitions)))
         try:
             if self.protocol == 1:
-                self.add(places)
+                yield from self.add(places)
             for partition in places * rng.randint(1, 2):
                 values = [f"{self.name}-{self.count}-{n}".encode() for n in range(rng.randint(1, 3))]
                 self.count += 1
                 wrote.setdefault(partition, []).extend(values)
-                self.write(partition, values)
+                yield from self.write(partition, values)
+            if rng.random() < self.replaced:
+                raise GivenUp("another instance takes its place")
         except GivenUp:
-            self.producer_id = -1
-            self.begin()
+            yield from self.begin()
             self.aborted.append(wrote)
-            return False
+            return
         try:
-            self.end(commit)
+            yield from self.end(commit)
         except GivenUp as error:
             # Refused: it did not commit. Unless the answer to an earlier try was lost, which nobody can tell.
-            self.producer_id = -1
-            self.begin()
+            yield from self.begin()
             refused = error.args[0] is ErrorCode.transaction_abortable
             (self.aborted if refused or not commit else self.unknown).append(wrote)
-            return False
+            return
         (self.committed if commit else self.aborted).append(wrote)
-        return True
+
+    def run(self, commit=None):
+        for _ in self.steps(commit):
+            pass
 
 
 def read_committed(cluster, node, topic, partition):

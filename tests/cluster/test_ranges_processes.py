@@ -128,11 +128,11 @@ def test_nothing_acknowledged_is_lost_when_nodes_are_killed(tmp_path):
 
 
 def shake(folder, seed, count):
-    violations, times = run_brokers(folder, 3, seed, count, groups="ranges", transactions=False)
+    violations, times = run_brokers(folder, 3, seed, count, groups="ranges")
     assert not violations, "\n".join(map(str, violations[:30]))
     return times
 
 
-def test_plain_producers_lose_nothing_under_faults_and_service_comes_back(tmp_path):
+def test_nothing_is_lost_and_transactions_are_whole_under_faults_and_service_comes_back(tmp_path):
     times = isolated(shake, tmp_path, chosen_seed(), FAULTS)
     assert sum(map(len, times.after.values())) == FAULTS
