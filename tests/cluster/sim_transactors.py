@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from support.sim_node import batch
 
-from tests.cluster.sim_ranges import headers_and_values
+from tests.cluster.sim_ranges import SimRanges, headers_and_values
+from txn import keys
 from wire.apis import ApiKey
 from wire.batch import CONTROL_BIT
 from wire.errors import ErrorCode
 
+PARTITIONS = [0, 1, 2, 3, 4, 5]
 GO_ON = (
     ErrorCode.transaction_abortable,
     ErrorCode.invalid_txn_state,
@@ -18,6 +20,8 @@ GO_ON = (
     ErrorCode.out_of_order_sequence_number,
 )
 """After these a client aborts, or begins anew by InitProducerId."""
+ABORT_AFTER = (ErrorCode.transaction_abortable, ErrorCode.invalid_producer_id_mapping)
+"""What stands for the first in versions without it is the second (`broker.handlers.produce`)."""
 AGAIN = (
     ErrorCode.not_leader_or_follower,
     ErrorCode.unknown_topic_or_partition,
@@ -115,33 +119,37 @@ class Transactor:
 
         yield from self._until(attempt)
 
-    def write(self, partition, values):
-        sequence = self.sequences.get(partition, 0)
+    def produce(self, partition, values, *, node=None, sequence=None):
+        """One attempt; its error code, None where no answer came."""
+        if node is None:
+            node, _ = self.cluster.leader(self.topic, partition)
+            if node not in self.cluster.members:
+                return None
+        if sequence is None:
+            sequence = self.take(partition, values)
         data = batch(
             *values, producer_id=self.producer_id, epoch=self.epoch, sequence=sequence, transactional=True
         )
+        answer = self.ask(
+            ApiKey.PRODUCE,
+            12 if self.protocol == 2 else 9,
+            node=node,
+            transactional_id=self.name,
+            acks=-1,
+            timeout=1000,
+            topic_data=({"name": self.topic, "partition_data": ({"index": partition, "records": data},)},),
+        )
+        return answer.responses[0].partition_responses[0].error_code if answer is not None else None
 
-        def attempt():
-            leader, _ = self.cluster.leader(self.topic, partition)
-            if leader not in self.cluster.members:
-                return None
-            answer = self.ask(
-                ApiKey.PRODUCE,
-                12 if self.protocol == 2 else 9,
-                node=leader,
-                transactional_id=self.name,
-                acks=-1,
-                timeout=1000,
-                topic_data=(
-                    {"name": self.topic, "partition_data": ({"index": partition, "records": data},)},
-                ),
-            )
-            if answer is None:
-                return None
-            return answer.responses[0].partition_responses[0].error_code
-
-        yield from self._until(attempt)
+    def take(self, partition, values):
+        """The sequence of the first of them. It is used up, whatever becomes of the batch."""
+        sequence = self.sequences.get(partition, 0)
         self.sequences[partition] = sequence + len(values)
+        return sequence
+
+    def write(self, partition, values):
+        sequence = self.take(partition, values)
+        yield from self._until(lambda: self.produce(partition, values, sequence=sequence))
 
     def end(self, commit):
         def attempt():
@@ -162,6 +170,17 @@ class Transactor:
 
         yield from self._until(attempt)
 
+    def leave(self, why):
+        """It is aborted: by its end where the protocol lets a client go on after that, or by a new begin."""
+        if self.protocol == 1 and why in ABORT_AFTER and self.cluster.rng.random() < 0.7:
+            try:
+                yield from self.end(False)
+            except GivenUp:
+                pass
+            else:
+                return
+        yield from self.begin()
+
     def steps(self, commit=None):
         """One transaction over some of the partitions; others may do something between any two requests."""
         rng = self.cluster.rng
@@ -181,9 +200,9 @@ class Transactor:
                 yield from self.write(partition, values)
             if rng.random() < self.replaced:
                 raise GivenUp("another instance takes its place")
-        except GivenUp:
-            yield from self.begin()
+        except GivenUp as error:
             self.aborted.append(wrote)
+            yield from self.leave(error.args[0])
             return
         try:
             yield from self.end(commit)
@@ -231,3 +250,91 @@ def check(transactors, seen):
             assert all(there) or not any(there), (transactor.name, wrote)
     for values in seen.values():
         assert len(values) == len(set(values)), "something is there twice"
+
+
+def all_seen(cluster, topic="t", partitions=PARTITIONS):
+    """What a reader at each node gets, which must be the same and reach the end; per partition."""
+    cluster.controller()
+    cluster.whole()
+    seen = {}
+
+    def reached(node, partition):
+        found = read_committed(cluster, node, topic, partition)
+        if found is None:
+            return False
+        values, stable, high_watermark = found
+        if stable != high_watermark:
+            return False
+        assert seen.setdefault(partition, values) == values, f"node {node} shows something else"
+        return True
+
+    for partition in partitions:
+        for _ in range(400):
+            leader = cluster.leader(topic, partition)[0]
+            if leader in cluster.members and reached(leader, partition):
+                break
+            cluster.advance(50)
+        else:
+            raise AssertionError(f"{topic}-{partition}: readers of what is committed do not reach the end")
+    return seen
+
+
+def headers(cluster):
+    view = cluster.controller().metadata.view
+    return [key for key, _ in view.scan(keys.TXNS)]
+
+
+def live_through_faults(seed, transactions=40):
+    """A cluster, four producers, faults at whatever moment; then all that they were told is held against what is there.
+    How each transaction ended, as counts."""
+    cluster = SimRanges(seed)
+    rng = cluster.rng
+    cluster.create_topic("t", 6)
+    transactors = [
+        Transactor(cluster, f"x{n}", "t", PARTITIONS, 1 + n % 2, rng.choice((2000, 60_000)), 0.1)
+        for n in range(4)
+    ]
+    pace = rng.uniform(2.5, 3.7)
+    faults_go_on = True
+
+    def fault():
+        if not faults_go_on:
+            return
+        what = rng.random()
+        if what < 0.4 and len(cluster.members) == 3:
+            cluster.cut_power(rng.choice(cluster.names))
+        elif what < 0.6:
+            cluster.isolate(rng.choice(cluster.names))
+        elif what < 0.7:
+            cluster.loss = 0.1
+        else:
+            cluster.heal()
+        cluster.scheduler.call_later(int(10 ** rng.uniform(1, pace)), fault)
+
+    cluster.scheduler.call_later(200, fault)
+    under_way = {transactor: transactor.steps() for transactor in transactors}
+    done = 0
+    while done < transactions:
+        transactor = rng.choice(transactors)
+        if next(under_way[transactor], "over") == "over":
+            under_way[transactor] = transactor.steps()
+            done += 1
+    faults_go_on = False
+    cluster.heal()
+    for steps in under_way.values():
+        for _ in steps:
+            pass
+    for transactor in transactors:
+        transactor.run(True)
+    seen = all_seen(cluster)
+    check(transactors, seen)
+    cluster.run_until(lambda: not headers(cluster))
+    assert all_seen(cluster) == seen
+    for node in cluster.names:
+        cluster.cut_power(node)
+    cluster.heal()
+    assert all_seen(cluster) == seen
+    return {
+        what: sum(len(getattr(one, what)) for one in transactors)
+        for what in ("committed", "aborted", "unknown")
+    }

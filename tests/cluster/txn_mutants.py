@@ -1,0 +1,176 @@
+"""Transactions over ranges that are wrong on purpose. Each is a patch, and a word on what it breaks."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from unittest.mock import patch
+
+from broker.ranges.admissions import Admissions
+from broker.ranges.outcomes import Outcomes
+from broker.ranges.participants import Participants
+from broker.ranges.settling import RangesSettlement, Reports
+from txn.buffer import PartitionTransactions
+from txn.ending import Ending
+from txn.identities import Identities
+from txn.transaction import State
+
+
+def stands_before_it_is_committed():
+    """T1: a leader says yes as soon as it is asked."""
+    return patch.object(Admissions, "_stands", lambda self, words, answer: answer([True]))
+
+
+def takes_writes_after_the_end():
+    """A closed transaction may write on."""
+    end_in = Admissions._end_in
+
+    def mutant(self, admitted, led, *, commit):
+        partitions = dict(admitted.partitions)
+        written = end_in(self, admitted, led, commit=commit)
+        admitted.partitions.update(partitions)
+        self._open[admitted.key[:2]] = admitted
+        return written
+
+    return patch.object(Admissions, "_end_in", mutant)
+
+
+def commits_over_a_change_of_leaders():
+    """What an earlier leader of a range may have lost is not missed."""
+    closed = Participants._closed
+    return patch.object(
+        Participants,
+        "_closed",
+        lambda self, transaction, done, *, is_lost: closed(self, transaction, done, is_lost=False),
+    )
+
+
+def answers_before_the_record_is_durable():
+    """T2: the ranges' word alone is waited for."""
+
+    def mutant(self, transaction, with_ops, done, refused_ops):
+        def closed(error):
+            if error is not None:
+                self._record_abort(transaction, refused_ops(), lambda failure: done(failure or error))
+                return
+            transaction.move(State.PREPARING)
+            done(None)
+
+        self._participants.close(transaction, closed, commit=True)
+
+    return patch.object(Ending, "_prepare", mutant)
+
+
+def a_new_coordinator_commits_what_is_preparing():
+    """T3: without asking for its positions."""
+    return patch.object(
+        Ending,
+        "settle_prepared",
+        lambda self, transaction, done, *, refused_ops: (self.finish_commit(transaction), done(None)),
+    )
+
+
+def a_new_coordinator_aborts_what_is_preparing():
+    """The old one may have answered success."""
+    return patch.object(
+        Ending,
+        "settle_prepared",
+        lambda self, transaction, done, *, refused_ops: self._record_abort(transaction, refused_ops(), done),
+    )
+
+
+def shows_what_has_no_header():
+    """T3: a batch whose transaction nobody remembers is taken for committed."""
+    return patch.object(
+        Outcomes,
+        "_without_header",
+        lambda self, key, ended: self.decide(key, aborted=False) if key[2] >> 32 < ended else None,
+    )
+
+
+def shows_what_is_undecided():
+    """The last stable offset passes open transactions."""
+    return patch.object(PartitionTransactions, "opened", lambda self, key, first: None)
+
+
+def forgets_what_was_aborted_at_a_start():
+    """/aborted is not read."""
+    load = Outcomes._load
+
+    def mutant(self, partition):
+        with patch.object(PartitionTransactions, "add_aborted", lambda *_: None):
+            return load(self, partition)
+
+    return patch.object(Outcomes, "_load", mutant)
+
+
+def resolves_without_the_aborted_ranges():
+    """T8: reports name none."""
+    of = Reports._of
+    return patch.object(Reports, "_of", lambda self, partition: [*of(self, partition)[:4], []])
+
+
+def collects_headers_at_once():
+    """T8: before the leaders' reports are on record."""
+
+    def mutant(self, transaction, *, has_header=True):
+        finished(self, transaction)
+        self._queue[-1].lasts.clear()
+
+    finished = RangesSettlement.finished
+    return patch.object(RangesSettlement, "finished", mutant)
+
+
+def resolves_at_the_high_watermark():
+    """T8: what is open counts as decided."""
+    of = Reports._of
+
+    def mutant(self, partition):
+        index, _, *rest = of(self, partition)
+        return [index, partition.high_watermark, *rest]
+
+    return patch.object(Reports, "_of", mutant)
+
+
+@contextmanager
+def keeps_what_an_older_coordinator_let_in():
+    """Leaders are not told that their producers' transactions are over."""
+    with ExitStack() as patches:
+        patches.enter_context(patch.object(Admissions, "coordinated_from", lambda self, term: None))
+        close = Participants.close
+
+        def mutant(self, transaction, done, *, commit):
+            if -1 in transaction.terms.values():
+                done(None)
+            else:
+                close(self, transaction, done, commit=commit)
+
+        patches.enter_context(patch.object(Participants, "close", mutant))
+        yield
+
+
+def an_untraced_transaction_is_not_missed():
+    """A change of coordinators takes one that left no trace, and its producer commits the rest."""
+    init = Identities.__init__
+
+    def mutant(self, *args, untraced_fence_term, **kwargs):
+        init(self, *args, untraced_fence_term=1 if untraced_fence_term else None, **kwargs)
+
+    return patch.object(Identities, "__init__", mutant)
+
+
+MUTANTS = {
+    stands_before_it_is_committed: (50, 20),
+    takes_writes_after_the_end: (0, 20),
+    answers_before_the_record_is_durable: (0, 20),
+    a_new_coordinator_commits_what_is_preparing: (40, 20),
+    a_new_coordinator_aborts_what_is_preparing: (0, 20),
+    shows_what_has_no_header: (0, 20),
+    shows_what_is_undecided: (0, 20),
+    forgets_what_was_aborted_at_a_start: (0, 20),
+    resolves_without_the_aborted_ranges: (0, 20),
+    collects_headers_at_once: (0, 20),
+    resolves_at_the_high_watermark: (0, 20),
+    keeps_what_an_older_coordinator_let_in: (0, 20),
+    an_untraced_transaction_is_not_missed: (30, 20),
+}
+"""With the first seed and the number of seeds in which each is found."""
