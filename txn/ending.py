@@ -187,14 +187,18 @@ class Ending:
         self._participants.when_standing(transaction, standing)
 
     def settle_prepared(self, transaction: Transaction, done: Done, *, refused_ops: RefusedOps) -> None:
-        """Decide one that a coordinator before this left PREPARING, by its positions (T1)."""
+        """Decide one that a coordinator before this left PREPARING, by its positions (T1). A member of an undecided
+        group has voted then."""
 
         def standing(error: Exception | None) -> None:
-            if error is None:
-                self.finish_commit(transaction)
-                done(None)
-            else:
+            if error is not None:
                 self._refused(transaction, error, done, refused_ops)
+                return
+            if transaction.membership is None:
+                self.finish_commit(transaction)
+            else:
+                transaction.move(State.PREPARED)
+            done(None)
 
         self._participants.when_standing(transaction, standing)
 

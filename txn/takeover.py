@@ -13,10 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from txn import keys
+from txn.group_state import GroupState, GroupTransaction
 from txn.metastore import Delete, MetaStore, Op, Put
+from txn.offsets import GroupOffsets
 from txn.partition import Partition
 from txn.transaction import (
     UNKNOWN_TERM,
+    Membership,
     PendingOffset,
     SegmentWrite,
     State,
@@ -32,16 +35,30 @@ class TakenOver:
     """`ops` make it so, and must be durable before anything is served."""
 
     ids: dict[str, TransactionalId] = field(default_factory=dict)
+    groups: dict[tuple[str, int], GroupTransaction] = field(default_factory=dict)
+    """Those that are not decided, without their members."""
     preparing: list[Transaction] = field(default_factory=list)
+    """Members of an undecided group among them."""
     committed: list[Transaction] = field(default_factory=list)
     aborted: list[Transaction] = field(default_factory=list)
     """Leaders may still let them write: they are to be closed there before their ids go on."""
     ops: list[Op] = field(default_factory=list)
 
 
-def take_over(store: MetaStore, find_partition: FindPartition) -> TakenOver:
-    """Reads the store, changes nothing."""
+def take_over(
+    store: MetaStore, find_partition: FindPartition, new_producer_id: Callable[[], int], now_ms: int
+) -> TakenOver:
+    """Reads the store, and changes nothing but what `new_producer_id` does."""
     found = TakenOver()
+    decided = {}
+    for key, record in store.scan(keys.TXN_GROUPS):
+        group = GroupTransaction.from_record(*keys.parse_txn_group(key), record.value, record.version)
+        if group.state is GroupState.OPEN:
+            found.groups[group.sink, group.batch] = group
+        else:
+            # It has done its work: of each member the header says the outcome from this batch on, or that it has none.
+            decided[group.sink, group.batch] = group
+            found.ops.append(Delete(key))
     for key, record in store.scan(keys.TXIDS):
         name = key[len(keys.TXIDS) :]
         found.ids[name] = TransactionalId.from_record(name, record.value)
@@ -52,6 +69,21 @@ def take_over(store: MetaStore, find_partition: FindPartition) -> TakenOver:
         txn_key = keys.parse_txn(key)
         transaction = _rebuilt(txn_key, record.value, ops.get(txn_key, ()), find_partition)
         held = found.ids.get(transaction.transactional_id)
+        if transaction.state is State.PREPARING and transaction.membership is not None:
+            sink, batch, attempt = transaction.membership
+            ended = decided.get((sink, batch))
+            if ended is not None and ended.state is GroupState.COMMITTED and ended.is_winner(transaction):
+                transaction.move(State.COMMITTED)
+                transaction.finalized_ms = now_ms
+                found.ops.append(Put(key, transaction.header()))
+                for group_id, offsets in transaction.offsets.items():
+                    found.ops += GroupOffsets.put_ops(group_id, offsets, now_ms)
+            elif (sink, batch) not in found.groups or found.groups[sink, batch].attempt != attempt:
+                transaction.move(State.ABORTED)
+                if held is not None:
+                    # Fenced, as the step that was cut off would have done: its producer may still be about.
+                    held.producer_id, held.epoch = held.next_epoch(1, new_producer_id)
+                    found.ops.append(Put(keys.txid(held.name), held.record()))
         match transaction.state:
             case State.COMMITTED:
                 found.committed.append(transaction)
@@ -103,6 +135,7 @@ def _rebuilt(
         state=State(header["state"]),
         finalized_ms=header["finalized_ms"],
         partitions={(topic, index) for topic, index in header["partitions"]},
+        membership=Membership(*header["member"]) if header["member"] else None,
     )
     for op in ops:
         transaction.op_count += 1

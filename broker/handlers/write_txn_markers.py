@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from broker import cluster_view
 from broker.call import Call
 from txn.partition import Partition
 from wire.errors import ErrorCode, KafkaError
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 def handle(node: Node, call: Call, request: Any) -> None:
     codes: dict[tuple[int, str, int], ErrorCode] = {}
+    view = cluster_view.of(node)
     waiting = 1
 
     def arrived() -> None:
@@ -39,6 +41,8 @@ def handle(node: Node, call: Call, request: Any) -> None:
                 at = (number, topic.name, index)
                 try:
                     partition = node.topics.partition(node.topics.get(topic.name), index)
+                    if not view.leads(partition):
+                        raise KafkaError(ErrorCode.not_leader_or_follower)
                     if marker.transaction_result:
                         raise KafkaError(ErrorCode.invalid_request, "only the producer itself can commit")
                     codes[at] = ErrorCode.none

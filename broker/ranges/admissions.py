@@ -92,6 +92,20 @@ class Admissions:
         return self
 
     @property
+    def open(self) -> Admissions:
+        return self
+
+    def abort_by_administrator(self, producer_id: int, reply: Callable[[KafkaError | None], None]) -> None:
+        """As `OpenTransactions.abort_by_administrator`, by the coordinator."""
+
+        def told(answer: Words | None) -> None:
+            assert answer is not None
+            word, *rest = answer
+            reply(KafkaError(ErrorCode(rest[0]), rest[1]) if word == "no" else None)
+
+        self._asking.ask("abort", lambda: [producer_id], told, where=self._coordinator)
+
+    @property
     def count(self) -> int:
         """Transactions that may write here."""
         return len(self._open)

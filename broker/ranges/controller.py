@@ -30,12 +30,14 @@ from storage.clock import Periodic, Scheduler
 from txn import keys
 from txn.coordinator import Coordinator, TxnConfig
 from txn.ending import Ending
+from txn.group_state import GroupTransaction
+from txn.id_blocks import IdBlocks
 from txn.identities import unavailable
 from txn.metastore import Conflict, MetaStore, Put, StoreFailed
 from txn.offsets import GroupOffsets
 from txn.partition import Partition
 from txn.takeover import TakenOver, record_abort, take_over
-from txn.transaction import Transaction, TransactionalId
+from txn.transaction import State, Transaction, TransactionalId
 from wire.errors import ErrorCode, KafkaError
 
 log = logging.getLogger("sealog")
@@ -92,7 +94,13 @@ class Controller(StoreServices):
         record = self.store.get(keys.NODE)
         before: dict[str, Any] = record.value if record is not None else {}
         self.cluster_id: str = before.get("cluster_id") or self._new_uuid().hex[:22]
-        found = take_over(self.store, self._find_partition)
+        producer_ids = IdBlocks(self.store, keys.PRODUCER_IDS)
+        found = take_over(
+            self.store,
+            self._find_partition,
+            lambda: producer_ids.allocate()[0],
+            self.scheduler.now_ms(),
+        )
         node = {"cluster_id": self.cluster_id, RECOVERED_TERM: self.term}
         self.store.apply([*found.ops, Put(keys.NODE, node)])
         config, limits = self.config, self.config.limits
@@ -111,7 +119,7 @@ class Controller(StoreServices):
             fence_term=1,
             untraced_fence_term=self.term,
         )
-        self.coordinator.restore(found.ids.values())
+        self.coordinator.restore(found.ids.values(), found.groups.values())
         self.coordinator.ends.forget_producer = self._participants.forget_producer
         self._configure_id_expiry()
         self._go_on(found)
@@ -124,7 +132,11 @@ class Controller(StoreServices):
         for transaction in found.committed:
             self._settlement.finished(transaction)
         for transaction in found.preparing:
-            self._decide(transaction)
+            self._decide(
+                transaction, found.groups.get(transaction.membership[:2]) if transaction.membership else None
+            )
+        for group in found.groups.values():
+            self._wait_for_votes(group)
         for transaction in found.aborted:
             held = self.coordinator.get(transaction.transactional_id)
             if held is None or held.busy:
@@ -136,21 +148,34 @@ class Controller(StoreServices):
     def _released(self, held: TransactionalId, _: KafkaError | None) -> None:
         self.coordinator.release(held)
 
-    def _decide(self, transaction: Transaction) -> None:
-        """A PREPARING one; who comes for its id waits (T3)."""
+    def _decide(self, transaction: Transaction, group: GroupTransaction | None) -> None:
+        """A PREPARING one; who comes for its id, or its group, waits (T3)."""
         held = self.coordinator.get(transaction.transactional_id)
         for group_id, offsets in list(transaction.offsets.items()):
             self.offsets.hold(transaction, group_id, offsets)
         if held is not None:
             held.busy = True
+        if group is not None:
+            group.members[transaction.key] = transaction
 
         def done(error: KafkaError | None) -> None:
             if held is not None:
                 self.coordinator.open.closed(held)
+            if group is not None:
+                if transaction.state is not State.PREPARED:
+                    group.members.pop(transaction.key, None)
+                self._wait_for_votes(group)
 
         self._ending.settle_prepared(
             transaction, done, refused_ops=lambda: record_abort(held) if held is not None else []
         )
+
+    @staticmethod
+    def _wait_for_votes(group: GroupTransaction) -> None:
+        """Nothing is done with a group as long as nobody knows whether a vote of it is whole."""
+        group.busy = any(member.state is State.PREPARING for member in group.members.values())
+        if not group.busy:
+            group.go_on()
 
     def admit(self, words: Words, answer: Answer) -> None:
         """A range's leader asks: [name, producer id, epoch, implicit, [topic, partition, leader epoch]...] -> ["ok",
@@ -192,6 +217,14 @@ class Controller(StoreServices):
                     f"{topic}-{index} has another leader now, and may have lost some of the transaction",
                 )
         return transaction
+
+    def abort_by_administrator(self, words: Words, answer: Answer) -> None:
+        """A range's leader asks: [producer id] -> ["ok"] or ["no", error code, message]."""
+
+        def ended(error: KafkaError | None) -> None:
+            answer(["ok"] if error is None else ["no", int(error.code), error.message])
+
+        self.coordinator.open.abort_by_administrator(words[0], ended)
 
     def forget_partition(self, partition: Partition) -> None:
         """Its topic is gone."""

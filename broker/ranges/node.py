@@ -34,6 +34,7 @@ HERE: Final = frozenset(
         ApiKey.LIST_OFFSETS,
         ApiKey.OFFSET_FOR_LEADER_EPOCH,
         ApiKey.DESCRIBE_PRODUCERS,
+        ApiKey.WRITE_TXN_MARKERS,
         ApiKey.FIND_COORDINATOR,
         ApiKey.DESCRIBE_CLUSTER,
         ApiKey.DESCRIBE_LOG_DIRS,
@@ -42,8 +43,6 @@ HERE: Final = frozenset(
 NOT_SERVED: Final = frozenset(
     {
         ApiKey.DELETE_RECORDS,
-        ApiKey.WRITE_TXN_MARKERS,
-        ApiKey.SEALOG_GROUP_TRANSACTION,
         ApiKey.SEALOG_LAYOUT,
     }
 )

@@ -12,7 +12,7 @@ from typing import Any
 
 from broker.cluster_view import NOBODY
 from broker.ranges.admissions import Admissions
-from broker.ranges.asking import Asking, Words
+from broker.ranges.asking import Answer, Asking, Words
 from broker.ranges.controller import Controller
 from broker.ranges.outcomes import Outcomes
 from broker.ranges.participants import Participants
@@ -51,7 +51,8 @@ class RangeTransactions:
         self.outcomes = Outcomes(metadata, lambda key: self.admissions.decided(key))
         self.admissions = Admissions(topics, view, self.asking, self.outcomes, self._coordinator)
         self._reports = Reports(topics, view, self.outcomes, self.asking)
-        self.asking.serve("admit", self._admit)
+        self.asking.serve("admit", self._by_the_controller(Controller.admit))
+        self.asking.serve("abort", self._by_the_controller(Controller.abort_by_administrator))
         topics.on_served = self.outcomes.serve
         topics.on_dropped = self._dropped
 
@@ -99,11 +100,16 @@ class RangeTransactions:
 
     # The coordinator.
 
-    def _admit(self, words: Words, answer: Callable[[Words | None], None]) -> None:
-        if self.controller is None:
-            answer(None)
-        else:
-            self.controller.admit(words, answer)
+    def _by_the_controller(
+        self, handle: Callable[[Controller, Words, Answer], None]
+    ) -> Callable[[Words, Answer], None]:
+        def ask(words: Words, answer: Answer) -> None:
+            if self.controller is None:
+                answer(None)
+            else:
+                handle(self.controller, words, answer)
+
+        return ask
 
     def participants(self, scheduler: Scheduler) -> Participants:
         """For a coordinator that ends with that scheduler."""

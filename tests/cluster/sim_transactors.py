@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from support.sim_node import batch
 
-from tests.cluster.sim_ranges import SimRanges, headers_and_values
+from tests.cluster.sim_ranges import WAIT_MS, SimRanges, headers_and_values
 from txn import keys
+from wire import group_transactions as messages
+from wire import private_api
 from wire.apis import ApiKey
 from wire.batch import CONTROL_BIT
 from wire.errors import ErrorCode
@@ -150,6 +152,41 @@ class Transactor:
     def write(self, partition, values):
         sequence = self.take(partition, values)
         yield from self._until(lambda: self.produce(partition, values, sequence=sequence))
+
+    def ask_group(self, request):
+        """The controller's answer about group transactions."""
+        cluster = self.cluster
+        for _ in range(400):
+            client = cluster.client(self.any_node())
+            client._asked.append((ApiKey.SEALOG_GROUP_TRANSACTION, 0, 1))
+            client.session.received(
+                private_api.encode_request(ApiKey.SEALOG_GROUP_TRANSACTION, 1, "sim", request)
+            )
+            ended = []
+            cluster.scheduler.call_later(WAIT_MS, ended.append, None)
+            cluster.run_until(lambda client=client, ended=ended: client.answers or client.closed or ended)
+            if client.answers:
+                return client.answers[1]
+            client.session.lost()
+        raise AssertionError("no answer")
+
+    def vote(self, sink, batch, attempt, wrote):
+        """Enlist, write, and vote; as a member of the attempt."""
+        if self.producer_id < 0:
+            list(self.begin())
+        me = messages.Member(self.name, self.producer_id, self.epoch)
+        enlisted = self.ask_group(
+            messages.Enlist(
+                sink=sink, batch=batch, attempt=attempt, generation=1, timeout_ms=60_000, member=me
+            )
+        )
+        assert enlisted.error == 0, enlisted
+        if self.protocol == 1:
+            list(self.add(wrote))
+        for partition, values in wrote.items():
+            list(self.write(partition, values))
+        list(self.end(True))
+        return me
 
     def end(self, commit):
         def attempt():

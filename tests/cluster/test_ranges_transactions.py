@@ -22,6 +22,7 @@ from tests.cluster.sim_transactors import (
     live_through_faults,
 )
 from tests.cluster.txn_mutants import MUTANTS, commits_over_a_change_of_leaders
+from wire import group_transactions as messages
 from wire.errors import ErrorCode
 
 SEEDS = int(os.environ.get("SEALOG_RANGES_TXN_SEEDS", "24"))
@@ -83,6 +84,47 @@ def test_a_change_of_a_ranges_leader_aborts_and_the_producer_goes_on(protocol):
     assert over_a_change_of_leaders(protocol) in ABORT_AFTER
     with commits_over_a_change_of_leaders(), pytest.raises(AssertionError):
         over_a_change_of_leaders(protocol)
+
+
+@pytest.mark.parametrize("away", ["nobody", "the controller", "all"])
+def test_a_group_of_transactions_ends_as_one_whoever_coordinates(away):
+    """Two vote and win, a third votes for an attempt that is superseded, a fourth has not voted."""
+    cluster = SimRanges(22)
+    cluster.create_topic("t", 6)
+    names = ("old", "one", "two", "late")
+    old, one, two, late = (
+        Transactor(cluster, name, "t", PARTITIONS, 1 + n % 2) for n, name in enumerate(names)
+    )
+    wrote = {name: {p: [f"{name}-{p}".encode()] for p in PARTITIONS} for name in names}
+    old.vote("s", 1, "a", wrote["old"])
+    winners = [each.vote("s", 1, "b", wrote[each.name]) for each in (one, two)]
+    list(late.begin())
+    for partition, values in wrote["late"].items():
+        if late.protocol == 1:
+            list(late.add([partition]))
+        list(late.write(partition, values))
+    if away == "the controller":
+        cluster.cut_power(cluster.controller().node_id)
+    elif away == "all":
+        for node in cluster.names:
+            cluster.cut_power(node)
+        cluster.heal()
+        cluster.controller()
+    commit = messages.Commit(sink="s", batch=1, attempt="b", members=tuple(winners))
+    done = one.ask_group(commit)
+    assert (done.error, done.members) == (0, 2)
+    assert one.ask_group(commit).repeated
+    cluster.heal()
+    list(late.leave(ErrorCode.producer_fenced))
+    one.committed.append(wrote["one"])
+    two.committed.append(wrote["two"])
+    old.aborted.append(wrote["old"])
+    late.aborted.append(wrote["late"])
+    check([old, one, two, late], all_seen(cluster))
+    cluster.run_until(lambda: not headers(cluster))
+    for each in (old, one, two, late):
+        each.run(True)
+    check([old, one, two, late], all_seen(cluster))
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
