@@ -24,7 +24,7 @@ from tests.cluster.machines import RaftishCluster
     type=click.Choice(["disk", "ranges"]),
     default="disk",
     show_default=True,
-    help="What brokers replicate; `ranges` is without transactions.",
+    help="What brokers replicate.",
 )
 @click.option("--keep", metavar="DIR", help="Where data and logs of the nodes stay.  [default: removed]")
 def main(faults: int, seed: int | None, nodes: int, target: str, groups: str, keep: str | None) -> None:
@@ -48,7 +48,7 @@ def run(target: str, folder: Path, nodes: int, seed: int, faults: int, groups: s
             return list(violations)
     from tests.cluster.broker_run import run_brokers
 
-    found, _ = run_brokers(folder, nodes, seed, faults, groups=groups, transactions=groups == "disk")
+    found, _ = run_brokers(folder, nodes, seed, faults, groups=groups)
     return list(found)
 
 
