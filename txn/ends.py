@@ -7,7 +7,6 @@ every end bumps it. Guarantees: success is answered only when durable (T2); a re
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 
 from txn.ending import Ending
@@ -155,8 +154,7 @@ class Ends:
 
     def _aborted_after_all(self, held: TransactionalId) -> list[Op]:
         """The verdict went against the client's wish: what is recorded of the id must say so too."""
-        if held.last_end is not None:
-            held.last_end = dataclasses.replace(held.last_end, committed=False)
+        held.commit_refused()
         return self._ids.record_ops(held)
 
     def _vote(self, held: TransactionalId, transaction: Transaction, reply: Reply) -> None:

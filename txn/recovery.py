@@ -8,7 +8,6 @@ know are aborted.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -317,12 +316,9 @@ class TransactionRecovery:
         self._batch.append(Put(keys.txn(transaction.key), transaction.header()))
 
     def _record_abort(self, held: TransactionalId | None) -> None:
-        """The id's record, written with PREPARING, foretold a commit: a repeated EndTxn must hear the verdict."""
         if held is not None and held.last_end is not None:
             # It was the id's last end: no other can begin before it is decided.
-            last = held.last_end = dataclasses.replace(held.last_end, committed=False)
-            # Where the epoch stands still, batches that are missing would be missed by those that follow.
-            held.lost |= (held.producer_id, held.epoch) == (last.producer_id, last.epoch)
+            held.commit_refused()
             self._batch.append(Put(keys.txid(held.name), held.record()))
 
     def _finish(self, transaction: Transaction, *, has_header: bool = True) -> None:

@@ -7,7 +7,6 @@ PREPARING one is decided by its positions, however long that takes; whoever asks
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -107,18 +106,6 @@ def _aborted(found: TakenOver, transaction: Transaction, held: TransactionalId |
         held.lost = True
         held.note_lost()
         found.ops.append(Put(keys.txid(held.name), held.record()))
-
-
-def record_abort(held: TransactionalId) -> list[Op]:
-    """The id's record, written with PREPARING, foretold a commit that is none: a repeated EndTxn must hear the
-    verdict."""
-    last = held.last_end
-    if last is None:
-        return []
-    held.last_end = dataclasses.replace(last, committed=False)
-    # Where the epoch stands still, batches that are missing would be missed by those that follow.
-    held.lost |= (held.producer_id, held.epoch) == (last.producer_id, last.epoch)
-    return [Put(keys.txid(held.name), held.record())]
 
 
 def _rebuilt(

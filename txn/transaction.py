@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from txn.keys import TxnKey
@@ -253,6 +253,15 @@ class TransactionalId:
         """A power cut took a transaction begun after its last end, as a trace on the disk or a write that came for it
         tells: the next EndTxn is that one's (design T5)."""
         self.last_end = LastEnd(self.producer_id, self.epoch, False)
+
+    def commit_refused(self) -> None:
+        """The record written with PREPARING foretold a commit, and the verdict is the other. A repeated EndTxn must
+        hear that, as what its client aborts after."""
+        last = self.last_end
+        if last is not None:
+            self.last_end = replace(last, committed=False)
+            # Where the epoch stands still, batches that are missing would be missed by those that follow.
+            self.lost |= (self.producer_id, self.epoch) == (last.producer_id, last.epoch)
 
     def was(self, producer_id: int) -> bool:
         """Whether this id was held under that producer id before its epochs ran out."""

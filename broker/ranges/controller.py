@@ -33,10 +33,10 @@ from txn.ending import Ending
 from txn.group_state import GroupTransaction
 from txn.id_blocks import IdBlocks
 from txn.identities import unavailable
-from txn.metastore import Conflict, MetaStore, Put, StoreFailed
+from txn.metastore import Conflict, MetaStore, Op, Put, StoreFailed
 from txn.offsets import GroupOffsets
 from txn.partition import Partition
-from txn.takeover import TakenOver, record_abort, take_over
+from txn.takeover import TakenOver, take_over
 from txn.transaction import State, Transaction, TransactionalId
 from wire.errors import ErrorCode, KafkaError
 
@@ -166,9 +166,13 @@ class Controller(StoreServices):
                     group.members.pop(transaction.key, None)
                 self._wait_for_votes(group)
 
-        self._ending.settle_prepared(
-            transaction, done, refused_ops=lambda: record_abort(held) if held is not None else []
-        )
+        def refused() -> list[Op]:
+            if held is None:
+                return []
+            held.commit_refused()
+            return [Put(keys.txid(held.name), held.record())]
+
+        self._ending.settle_prepared(transaction, done, refused_ops=refused)
 
     @staticmethod
     def _wait_for_votes(group: GroupTransaction) -> None:
