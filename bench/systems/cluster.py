@@ -120,6 +120,13 @@ class SealogCluster(Cluster):
         return [one for one in found if one[0] > after]
 
 
+class SealogRangesCluster(SealogCluster):
+    """Each range is replicated by a group of its own, so leaders are on all nodes."""
+
+    def __init__(self, folder: Path, size: int = 3) -> None:
+        super().__init__(folder, size, settings={"groups": "ranges"})
+
+
 def _until(condition: Callable[[], tuple[int, int] | None], explain: Callable[[], str]) -> tuple[int, int]:
     ends = time.monotonic() + TIMEOUT_S
     while time.monotonic() < ends:

@@ -9,7 +9,7 @@ from bench import perf_tools
 from bench.load import JavaLoad, LoadFailed
 from bench.report import Result, Table, Target, percentile
 from bench.setting import KAFKA, SEALOG, Setting, alternate, ratio
-from bench.systems.cluster import Cluster, KafkaCluster, SealogCluster
+from bench.systems.cluster import Cluster, KafkaCluster, SealogCluster, SealogRangesCluster
 from bench.workloads.bulk import PRODUCER
 
 FACTOR = 10.0
@@ -32,7 +32,12 @@ FULL = {
     "rounds": 3,
 }
 
-MAKERS: dict[str, Callable[[Path], Cluster]] = {SEALOG: SealogCluster, KAFKA: KafkaCluster}
+SEALOG_RANGES = "sealog, groups = ranges"
+MAKERS: dict[str, Callable[[Path], Cluster]] = {
+    SEALOG: SealogCluster,
+    SEALOG_RANGES: SealogRangesCluster,
+    KAFKA: KafkaCluster,
+}
 PARTITIONS = 32
 
 
@@ -46,12 +51,13 @@ def run(
     megabytes: int,
     rounds: int,
 ) -> Result:
-    names = [name for name in setting.systems if name in MAKERS]
+    names = [name for name in MAKERS if name in setting.systems or name == SEALOG_RANGES]
     result = Result(
         "cluster",
         "9. Three nodes",
         "Three nodes of each system on this machine, replication 3, Java client, acks=all, 1 KB records. sealog "
-        "answers when a majority of the nodes has flushed; Kafka (min.insync.replicas=2, its default flush) when all "
+        "answers when a majority of the nodes has flushed: by default one node leads everything, with groups = ranges "
+        "ranges have leaders on all nodes. Kafka (min.insync.replicas=2, its default flush) answers when all "
         "replicas in sync have it in memory. Transactions back to back, one record to each partition; rates are "
         "medians of the rounds, latencies in milliseconds. Bulk: ProducerPerformance, "
         f"{megabytes:,} MB, batches of 64 KB, linger 5 ms.",
@@ -65,7 +71,8 @@ def run(
     with JavaLoad() as load:
         try:
             for name in names:
-                running[name] = MAKERS[name](setting.new_folder(f"{name}-cluster")).__enter__()
+                folder = setting.new_folder(f"cluster-{len(running)}")
+                running[name] = MAKERS[name](folder).__enter__()
                 load.ask("topic", running[name].address, topic="txn", partitions=PARTITIONS, replication=3)
             for count in producers:
                 for width in widths:

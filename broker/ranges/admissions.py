@@ -294,7 +294,7 @@ class Admissions:
             if asked.producer == key[:2] and places & asked.wanted.keys():
                 self._waiting.remove(asked)
                 asked.cancel()
-                asked.done(KafkaError(ErrorCode.invalid_txn_state, "its transaction is ending"))
+                asked.done(KafkaError(ErrorCode.transaction_abortable, "its transaction is ending"))
 
     def _end_in(
         self, admitted: Admitted, led: list[Partition], *, commit: bool

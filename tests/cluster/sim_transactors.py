@@ -316,6 +316,29 @@ def all_seen(cluster, topic="t", partitions=PARTITIONS):
     return seen
 
 
+def check_replicas(cluster, seen, topic="t"):
+    """Every replica, leader or not, shows the same as soon as it has heard of everything."""
+
+    def shown(member, partition):
+        place = member.topics.get(topic).partitions[partition]
+        if place.last_stable_offset != place.high_watermark:
+            return None
+        values, offset = [], 0
+        while offset < place.high_watermark:
+            found = place.fetch(offset, read_committed=True, max_bytes=1 << 20, at_least_one=True)
+            for data in found.records:
+                for header, records in headers_and_values(data):
+                    if not header.attributes & CONTROL_BIT:
+                        values += [value for at, value in records if at >= offset]
+            offset = found.next_offset
+        return values
+
+    for member in cluster.members.values():
+        for partition, values in seen.items():
+            cluster.run_until(lambda m=member, p=partition: shown(m, p) is not None)
+            assert shown(member, partition) == values, f"node {member.node_id}, {topic}-{partition}"
+
+
 def headers(cluster):
     view = cluster.controller().metadata.view
     return [key for key, _ in view.scan(keys.TXNS)]
@@ -365,12 +388,14 @@ def live_through_faults(seed, transactions=40):
         transactor.run(True)
     seen = all_seen(cluster)
     check(transactors, seen)
+    check_replicas(cluster, seen)
     cluster.run_until(lambda: not headers(cluster))
     assert all_seen(cluster) == seen
     for node in cluster.names:
         cluster.cut_power(node)
     cluster.heal()
     assert all_seen(cluster) == seen
+    check_replicas(cluster, seen)
     return {
         what: sum(len(getattr(one, what)) for one in transactors)
         for what in ("committed", "aborted", "unknown")
