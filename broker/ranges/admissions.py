@@ -52,6 +52,15 @@ class Admitted:
 
 
 @dataclass(slots=True, eq=False)
+class Closed:
+    """Where a transaction wrote that takes no more writes here: until it is settled, the coordinator may ask again."""
+
+    groups: set[int] = field(default_factory=set)
+    writes: dict[Partition, WritesBySegment] = field(default_factory=dict)
+    lsns: dict[SequencedRange, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
 class _Asked:
     """What waits for the coordinator's word, for one producer of one request."""
 
@@ -81,8 +90,7 @@ class Admissions:
         self._waiting: list[_Asked] = []
         self._refused: dict[Producer, KafkaError] = {}
         """Of the request that is being worked on."""
-        self._closed: dict[keys.TxnKey, dict[SequencedRange, int]] = {}
-        """Of those that are ending: the positions up to which they wrote here."""
+        self._closed: dict[keys.TxnKey, Closed] = {}
         asking.serve("close", self._close)
         asking.serve("stands", self._stands)
         asking.serve("forget", self._forget)
@@ -258,34 +266,39 @@ class Admissions:
         return found
 
     def _close(self, words: Words, answer: Answer) -> None:
-        """[producer id, epoch, txn_seq, group, commit, expected term, [partition...]] -> [term, writes]
+        """[producer id, epoch, txn_seq, group, expected term, [partition...]] -> [term, writes]
 
         A term other than the expected one: what the transaction wrote under that may be lost.
         """
-        producer_id, epoch, txn_seq, group, commit, expected, indexes = words
+        producer_id, epoch, txn_seq, group, expected, indexes = words
         led = self._led(group, indexes)
         if led is None:
             answer(None)
             return
         key = producer_id, epoch, txn_seq
-        self._refuse_waiting(key, led)
         log = led[0].log
-        admitted = self._open.get(key[:2])
-        own: dict[Partition, WritesBySegment] = {}
-        if admitted is not None and admitted.key == key:
-            own = self._end_in(admitted, led, commit=commit)
+        if log.term != expected and not self._view.knows_end(led[0]):
+            answer(None)
+            return
+        self._refuse_waiting(key, led)
+        written = self._end_in(key, group, led)
         if log.term != expected:
-            if not self._view.knows_end(led[0]):
-                answer(None)
-                return
-            for partition in led:
-                if expected != UNKNOWN_TERM:
+            if expected != UNKNOWN_TERM:
+                for partition in led:
                     # Batches of it may be missing: after its abort its sequences may go on from anywhere.
                     partition.producers.forget(producer_id)
-            found = self._outcomes.writes(key)
-            own = {partition: found[partition] for partition in led if partition in found}
-        written = [word for partition, writes in own.items() for word in words_of(writes, partition.index)]
-        answer([log.term, written])
+            written = self._outcomes.writes(key)
+        answer(
+            [
+                log.term,
+                [
+                    word
+                    for partition in led
+                    if partition in written
+                    for word in words_of(written[partition], partition.index)
+                ],
+            ]
+        )
 
     def _refuse_waiting(self, key: keys.TxnKey, led: list[Partition]) -> None:
         """A write that waits for the coordinator's word came too late, should it be of this transaction."""
@@ -296,18 +309,20 @@ class Admissions:
                 asked.cancel()
                 asked.done(KafkaError(ErrorCode.transaction_abortable, "its transaction is ending"))
 
-    def _end_in(
-        self, admitted: Admitted, led: list[Partition], *, commit: bool
-    ) -> dict[Partition, WritesBySegment]:
-        """No more of it there; what it wrote."""
-        for partition in led:
-            admitted.partitions.pop((partition.topic, partition.index), None)
-            lsn = admitted.lsns.pop(partition.log, None)
-            if lsn is not None and commit:
-                self._closed.setdefault(admitted.key, {})[partition.log] = lsn
-        if not admitted.partitions:
-            del self._open[admitted.key[:2]]
-        return {partition: admitted.writes[partition] for partition in led if partition in admitted.writes}
+    def _end_in(self, key: keys.TxnKey, group: int, led: list[Partition]) -> dict[Partition, WritesBySegment]:
+        """No more of it there; what it wrote, however often that is asked."""
+        closed = self._closed.setdefault(key, Closed())
+        closed.groups.add(group)
+        admitted = self._open.get(key[:2])
+        if admitted is not None and admitted.key == key:
+            for partition in led:
+                admitted.partitions.pop((partition.topic, partition.index), None)
+                if partition in admitted.writes:
+                    closed.writes[partition] = admitted.writes.pop(partition)
+                    closed.lsns[partition.log] = admitted.lsns[partition.log]
+            if not admitted.partitions:
+                del self._open[key[:2]]
+        return closed.writes
 
     def _stands(self, words: Words, answer: Answer) -> None:
         """[producer id, epoch, txn_seq, group, term, positions or None] -> [whether it is committed]"""
@@ -319,15 +334,13 @@ class Admissions:
             return
         key = producer_id, epoch, txn_seq
         log = led[0].log
-        lsn = self._closed.get(key, {}).get(log)
-        if log.term == term and lsn is not None:
+        closed = self._closed.get(key)
+        if closed is not None and group in closed.groups and log.term == term:
+            lsn = closed.lsns.get(log, 0)
             log.when_durable(lsn, lambda error: answer([True] if error is None else None))
             return
         if positions is None:
-            # Asked together with "close": where that has come, nothing was written here.
-            admitted = self._open.get(key[:2])
-            is_closed = admitted is None or admitted.key != key
-            answer([True] if log.term == term and is_closed else None)
+            answer(None)
             return
         if not self._view.knows_end(led[0]):
             answer(None)
@@ -353,8 +366,8 @@ class Admissions:
             and batch.last_offset == last
         )
 
-    def decided(self, key: keys.TxnKey) -> None:
-        """Nobody asks for its positions any more."""
+    def settled(self, key: keys.TxnKey) -> None:
+        """Its header is gone: nobody asks for it any more."""
         self._closed.pop(key, None)
 
     def coordinated_from(self, term: int) -> None:
@@ -362,6 +375,9 @@ class Admissions:
         for producer, admitted in list(self._open.items()):
             if keys.term_of(admitted.key[2]) < term:
                 del self._open[producer]
+        for key in list(self._closed):
+            if keys.term_of(key[2]) < term and not self._outcomes.has_header(key):
+                del self._closed[key]
 
     def _forget(self, words: Words, answer: Answer) -> None:
         """[producer id]: its sequences begin anew everywhere."""

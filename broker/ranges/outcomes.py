@@ -26,11 +26,11 @@ RECOVERED_TERM = "recovered_term"
 
 
 class Outcomes:
-    """`view` is the metadata as this node has them. `decided(key)` once an outcome is known here."""
+    """`view` is the metadata as this node has them. `settled(key)` once a header is gone."""
 
-    def __init__(self, view: Callable[[], MetaStore], decided: Callable[[keys.TxnKey], None]) -> None:
+    def __init__(self, view: Callable[[], MetaStore], settled: Callable[[keys.TxnKey], None]) -> None:
         self._view = view
-        self._decided = decided
+        self._settled = settled
         self._undecided: dict[keys.TxnKey, dict[Partition, WritesBySegment]] = {}
         self._loaded: dict[Partition, int] = {}
         """Below that offset all that is under /aborted is known to the partition."""
@@ -86,6 +86,9 @@ class Outcomes:
         record = self._view().get(keys.txn(key))
         return State(record.value["state"]) if record is not None else None
 
+    def has_header(self, key: keys.TxnKey) -> bool:
+        return self._view().get(keys.txn(key)) is not None
+
     def recovered_term(self) -> int:
         record = self._view().get(keys.NODE)
         return int(record.value.get(RECOVERED_TERM, 0)) if record is not None else 0
@@ -116,6 +119,8 @@ class Outcomes:
         for event in events:
             if isinstance(event, Snapshot):
                 self.look()
+            elif isinstance(event, Change) and event.new is None:
+                self._settled(keys.parse_txn(event.key))
             elif isinstance(event, Change) and event.new is not None:
                 state = State(event.new.value["state"])
                 if state in (State.COMMITTED, State.ABORTED):
@@ -155,7 +160,6 @@ class Outcomes:
                 partition.transactions.add_aborted(key[0], first, last)
             partition.transactions.closed(key)
             partition.wake()
-        self._decided(key)
 
     # For the coordinator.
 

@@ -70,10 +70,6 @@ class Participants:
         Errors: TRANSACTION_ABORTABLE where some of it may be lost, for a commit.
         """
         groups = self._groups(transaction)
-        if commit:
-            standing = self._standing[transaction.key] = _Standing()
-            for group, terms in groups.items():
-                self._ask_standing(transaction, standing, group, max(terms.values()))
         waiting = len(groups)
         is_lost = False
 
@@ -88,8 +84,11 @@ class Participants:
                 self._closed(transaction, done, is_lost=commit and is_lost)
 
         for group, terms in groups.items():
-            words = [*transaction.key, group, commit, max(terms.values()), list(terms)]
+            words = [*transaction.key, group, max(terms.values()), list(terms)]
             self._ask("close", group, partial(list, words), partial(told, group, terms))
+        if commit:
+            # On the heels of the other question, so that it finds the transaction closed.
+            self._begin_standing(transaction, groups)
         if not groups:
             done(None)
 
@@ -111,9 +110,7 @@ class Participants:
         standing = self._standing.get(transaction.key)
         if standing is None:
             # Of a coordinator before this one, which has recorded where it wrote.
-            standing = self._standing[transaction.key] = _Standing()
-            for group, terms in self._groups(transaction).items():
-                self._ask_standing(transaction, standing, group, max(terms.values()))
+            standing = self._begin_standing(transaction, self._groups(transaction))
 
         def told(error: Exception | None) -> None:
             self._forget(transaction.key)
@@ -147,6 +144,12 @@ class Participants:
             if topic is not None and index < len(topic.partitions):
                 found.setdefault(topic.group_of(index), {})[index] = term
         return found
+
+    def _begin_standing(self, transaction: Transaction, groups: dict[int, dict[int, int]]) -> _Standing:
+        standing = self._standing[transaction.key] = _Standing()
+        for group, terms in groups.items():
+            self._ask_standing(transaction, standing, group, max(terms.values()))
+        return standing
 
     def _ask_standing(self, transaction: Transaction, standing: _Standing, group: int, term: int) -> None:
         def words() -> Words:

@@ -48,7 +48,7 @@ class RangeTransactions:
         self._nodes = nodes
         self.controller: Controller | None = None
         self.asking = Asking(node_id, scheduler, say, first_number)
-        self.outcomes = Outcomes(metadata, lambda key: self.admissions.decided(key))
+        self.outcomes = Outcomes(metadata, lambda key: self.admissions.settled(key))
         self.admissions = Admissions(topics, view, self.asking, self.outcomes, self._coordinator)
         self._reports = Reports(topics, view, self.outcomes, self.asking)
         self.asking.serve("admit", self._by_the_controller(Controller.admit))

@@ -24,12 +24,25 @@ def takes_writes_after_the_end():
     """A closed transaction may write on."""
     end_in = Admissions._end_in
 
-    def mutant(self, admitted, led, *, commit):
-        partitions = dict(admitted.partitions)
-        written = end_in(self, admitted, led, commit=commit)
-        admitted.partitions.update(partitions)
-        self._open[admitted.key[:2]] = admitted
+    def mutant(self, key, group, led):
+        admitted = self._open.get(key[:2])
+        partitions = dict(admitted.partitions) if admitted is not None else {}
+        written = end_in(self, key, group, led)
+        if admitted is not None:
+            admitted.partitions.update(partitions)
+            self._open[key[:2]] = admitted
         return written
+
+    return patch.object(Admissions, "_end_in", mutant)
+
+
+def says_once_where_it_wrote():
+    """The coordinator, whose first question's answer was lost, hears that nothing was written."""
+    end_in = Admissions._end_in
+
+    def mutant(self, key, group, led):
+        again = key in self._closed and group in self._closed[key].groups
+        return {} if again else end_in(self, key, group, led)
 
     return patch.object(Admissions, "_end_in", mutant)
 
@@ -161,6 +174,7 @@ def an_untraced_transaction_is_not_missed():
 MUTANTS = {
     stands_before_it_is_committed: (50, 20),
     takes_writes_after_the_end: (0, 20),
+    says_once_where_it_wrote: (0, 20),
     answers_before_the_record_is_durable: (0, 20),
     a_new_coordinator_commits_what_is_preparing: (40, 20),
     a_new_coordinator_aborts_what_is_preparing: (0, 20),
