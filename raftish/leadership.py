@@ -63,6 +63,12 @@ class Leadership:
 
     # The log.
 
+    @property
+    def room_bytes(self) -> int:
+        """How much more may wait to be committed."""
+        limit = self._config.max_uncommitted_bytes
+        return limit - self._uncommitted_bytes if self._uncommitted else limit
+
     def append(self, contents: Sequence[tuple[Kind, bytes]]) -> tuple[int, int]:
         """(first, last) index; raises `NotNow`."""
         size = sum(len(payload) for _, payload in contents)

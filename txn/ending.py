@@ -6,7 +6,6 @@ its position; when all are durable the transaction IS committed (T1). One flush 
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -15,6 +14,7 @@ from txn import keys
 from txn.identities import unavailable
 from txn.metastore import MetaStore, Op, Put, StoreFailed
 from txn.offsets import GroupOffsets
+from txn.patience import apply_patiently
 from txn.transaction import State, Transaction
 from wire.errors import ErrorCode, KafkaError
 
@@ -150,11 +150,6 @@ class Ending:
         for op in transaction.write_ops():
             batch.append(Put(keys.txn_op(transaction.key, transaction.op_count), op))
             transaction.op_count += 1
-        try:
-            lsn = self._store.apply([*batch, *with_ops]).lsn
-        except StoreFailed as failure:
-            done(unavailable(failure))
-            return
         waiting = 2
         store_error: Exception | None = None
         log_error: Exception | None = None
@@ -182,9 +177,12 @@ class Ending:
             log_error = error
             arrived()
 
-        # Both kinds of flush start in this turn and run beside each other; neither waits for the other.
-        self._store.when_durable(lsn, store_durable)
-        self._participants.when_standing(transaction, standing)
+        def applied(lsn: int) -> None:
+            # Both kinds of flush start in this turn and run beside each other; neither waits for the other.
+            self._store.when_durable(lsn, store_durable)
+            self._participants.when_standing(transaction, standing)
+
+        self._apply([*batch, *with_ops], applied, lambda failure: done(unavailable(failure)))
 
     def settle_prepared(self, transaction: Transaction, done: Done, *, refused_ops: RefusedOps) -> None:
         """Decide one that a coordinator before this left PREPARING, by its positions (T1). A member of an undecided
@@ -233,20 +231,28 @@ class Ending:
         """ABORTED; `done` when that is durable."""
         transaction.move(State.ABORTED)
         transaction.finalized_ms = self._scheduler.now_ms()
-        try:
-            lsn = self._store.apply([Put(keys.txn(transaction.key), transaction.header()), *with_ops]).lsn
-        except StoreFailed as failure:
-            done(unavailable(failure))
-            return
-        self._store.when_durable(lsn, lambda error: done(unavailable(error) if error is not None else None))
+
+        def applied(lsn: int) -> None:
+            self._store.when_durable(
+                lsn, lambda error: done(unavailable(error) if error is not None else None)
+            )
+
+        self._apply(
+            [Put(keys.txn(transaction.key), transaction.header()), *with_ops],
+            applied,
+            lambda failure: done(unavailable(failure)),
+        )
+
+    def _apply(
+        self, ops: Sequence[Op], applied: Callable[[int], None], failed: Callable[[StoreFailed], None]
+    ) -> None:
+        apply_patiently(self._store, self._scheduler, ops, applied, failed)
 
     def finish_abort(self, transaction: Transaction) -> None:
         """It is decided elsewhere, and durable, that this one aborts: record it and let its readers go on."""
         transaction.move(State.ABORTED)
         transaction.finalized_ms = self._scheduler.now_ms()
-        with contextlib.suppress(StoreFailed):
-            self._store.apply([Put(keys.txn(transaction.key), transaction.header())])
-        self.expose(transaction)
+        self._apply_and_expose(transaction, [Put(keys.txn(transaction.key), transaction.header())])
 
     def _refused(
         self, transaction: Transaction, error: Exception, done: Done, refused_ops: RefusedOps
@@ -269,9 +275,13 @@ class Ending:
         for group_id, offsets in transaction.offsets.items():
             batch += self._offsets.put_ops(group_id, offsets, now_ms)
         # Nobody waits, and a failed store changes nothing: recovery comes to the same verdict from PREPARING (T1).
-        with contextlib.suppress(StoreFailed):
-            self._store.apply(batch)
-        self.expose(transaction)
+        self._apply_and_expose(transaction, batch)
+
+    def _apply_and_expose(self, transaction: Transaction, ops: Sequence[Op]) -> None:
+        def applied(_: object) -> None:
+            self.expose(transaction)
+
+        self._apply(ops, applied, applied)
 
     def expose(self, transaction: Transaction) -> None:
         """Let readers see the outcome."""

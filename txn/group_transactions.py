@@ -26,6 +26,7 @@ from txn.group_state import GroupLimits, GroupOutcome, GroupState, GroupTransact
 from txn.identities import Identities, Reply, refusals, unavailable
 from txn.metastore import Delete, MetaStore, Op, Put, StoreFailed
 from txn.offsets import GroupOffsets
+from txn.patience import AGAIN_MS
 from txn.transaction import (
     Membership,
     PendingOffset,
@@ -149,6 +150,7 @@ class GroupTransactions:
                 held.waiting.append(again)
                 return
             self._check_time(timeout_ms)
+            self._store.check()
             if group is not None and group.attempt != attempt:
                 group.check_supersedes(attempt, generation)
                 self._supersede(group, attempt, generation, timeout_ms, again)
@@ -263,8 +265,7 @@ class GroupTransactions:
                 group.attempt = attempt
             group = self._current(group, sink, batch, attempt)
             chosen = group.voted(winners)
-            if self._store.failure is not None:
-                raise self._store.failure
+            self._store.check()
             group.winners = list(winners)
             group.move(GroupState.COMMITTED)
             lsn = self._apply_commit(group, len(chosen), offsets)
@@ -328,6 +329,7 @@ class GroupTransactions:
             return
         with refusals(reply):
             group = self._current(group, sink, batch, attempt)
+            self._store.check()
             losers = list(group.members.values())
             group.superseded.add(attempt)
             group.attempt = ""
@@ -343,6 +345,7 @@ class GroupTransactions:
         with refusals(reply):
             group = self._current(self._groups.get((sink, batch)), sink, batch, attempt)
             self._check_time(timeout_ms)
+            self._store.check()
             group.deadline_ms = self._scheduler.now_ms() + timeout_ms
             changes: list[Op] = []
             for transaction in group.members.values():
@@ -369,6 +372,9 @@ class GroupTransactions:
     def expire(self) -> None:
         """Abort the groups that nobody committed in time. The record goes with them; the sink's outcome stays."""
         self._timer = None
+        if not self._store.takes():
+            self._timer = self._scheduler.call_later(AGAIN_MS, self.expire)
+            return
         now_ms = self._scheduler.now_ms()
         for group in [group for group in self._groups.values() if group.deadline_ms <= now_ms]:
             if group.busy:

@@ -15,6 +15,7 @@ from storage.clock import Scheduler
 from txn import keys
 from txn.id_blocks import IdBlocks
 from txn.metastore import MetaStore, Op, Put, StoreFailed
+from txn.patience import apply_patiently
 from txn.transaction import Transaction, TransactionalId
 from wire.errors import ErrorCode, KafkaError
 
@@ -202,18 +203,19 @@ class Identities:
     ) -> None:
         """Write the id's record; answer its identity when that is durable. Others wait in line meanwhile."""
         identity = Identity(held.producer_id, held.epoch, ongoing)
-        try:
-            lsn = self._store.apply(self.record_ops(held)).lsn
-        except StoreFailed as failure:
-            reply(unavailable(failure))
-            return
         held.busy = True
 
         def durable(error: Exception | None) -> None:
             self.release(held)
             reply(unavailable(error) if error else identity)
 
-        self._store.when_durable(lsn, durable)
+        apply_patiently(
+            self._store,
+            self._scheduler,
+            self.record_ops(held),
+            lambda lsn: self._store.when_durable(lsn, durable),
+            durable,
+        )
 
     def answer_again(self, held: TransactionalId, reply: IdentityReply) -> None:
         """A repeat hears what is recorded, when that is durable: the first call may have heard that it never is."""

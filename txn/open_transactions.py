@@ -14,6 +14,7 @@ from txn import keys
 from txn.ending import Ending
 from txn.identities import Identities, Reply, unavailable
 from txn.metastore import MetaStore, Put, StoreFailed
+from txn.patience import AGAIN_MS
 from txn.transaction import NEVER_MS, LastEnd, Transaction, TransactionalId
 from wire.errors import ErrorCode, KafkaError
 
@@ -124,6 +125,10 @@ class OpenTransactions:
         """Abort what is past its deadline and bump the epoch, as Kafka does (T9). Deadlines come from the index."""
         self._timer = None
         now_ms = self._scheduler.now_ms()
+        if not self._store.takes():
+            self._timer_at_ms = now_ms + AGAIN_MS
+            self._timer = self._scheduler.call_later(AGAIN_MS, self.expire)
+            return
         due = [key for _, key in self._store.scan_index(keys.OPEN_BY_DEADLINE, high=(now_ms + 1,))]
         for key in due:
             record = self._store.get(key)

@@ -188,6 +188,9 @@ class Controller(StoreServices):
         No is said only by who leads the metadata for certain: whoever does may know of a newer epoch.
         """
         name, producer_id, epoch, implicit, places = words
+        if not self.store.takes():
+            answer(None)
+            return
         if self.coordinator.open.in_line(name, lambda: self.admit(words, answer)):
             return  # what its predecessor left of it is being ended
         try:

@@ -316,7 +316,7 @@ class RangesMember:
 
     def _lead_all(self, store: MetaStore, term: int, life: Life) -> None:
         """Once all topics that are on record are known here: what a transaction wrote to another one is gone."""
-        if not self.topics.knows_all(store):
+        if not (self.topics.knows_all(store) and store.takes()):
             life.call_later(1, self._lead_all, store, term, life)
             return
         try:

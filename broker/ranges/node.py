@@ -23,6 +23,7 @@ from broker.ranges.topics import RangeTopics
 from broker.read_ahead import Budget
 from broker.replication.standby import Relay, hand_on
 from storage.clock import Scheduler
+from txn.patience import AGAIN_MS
 from wire.apis import ApiKey
 
 Handler = Callable[[Any, Call, Any], None]
@@ -103,6 +104,11 @@ class RangesNode:
             controller = self.controller
             if controller is None:
                 hand_on(self._relay, call, request)
+                return
+            if not controller.store.takes():
+                # Nothing may be refused half way.
+                call.hold()
+                self.scheduler.call_later(AGAIN_MS, call.release, lambda: handle(node, call, request))
                 return
             handler(controller, call, request)
             if not call.answered:

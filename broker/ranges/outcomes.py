@@ -120,7 +120,10 @@ class Outcomes:
             if isinstance(event, Snapshot):
                 self.look()
             elif isinstance(event, Change) and event.new is None:
-                self._settled(keys.parse_txn(event.key))
+                key = keys.parse_txn(event.key)
+                if key in self._undecided:
+                    self._without_header(key, self.recovered_term())
+                self._settled(key)
             elif isinstance(event, Change) and event.new is not None:
                 state = State(event.new.value["state"])
                 if state in (State.COMMITTED, State.ABORTED):

@@ -132,6 +132,9 @@ class RangesSettlement:
     def _pass(self) -> None:
         """Ask for reports of all that is waited for, one question per range at a time."""
         self._timer = None
+        if not self._store.takes():
+            self._wake()
+            return
         wanted: dict[int, set[int]] = {}
         for finished in self._queue:
             for partition in list(finished.lasts):
@@ -140,7 +143,10 @@ class RangesSettlement:
                     del finished.lasts[partition]
                 else:
                     wanted.setdefault(group, set()).add(partition.index)
-        self._collect({}, 0)
+        try:
+            self._collect({}, 0)
+        except StoreFailed:
+            return  # another node leads, and goes on with the headers that stand
         for group, indexes in wanted.items():
             if group not in self._asked:
                 self._asked.add(group)
@@ -192,7 +198,7 @@ class RangesSettlement:
             self._apply(aborted + moved)
             self._collect(limits, asked_after)
         except StoreFailed:
-            return  # another node leads, and goes on with the headers that stand
+            return  # another node leads, or these are asked for again
 
     def _apply(self, ops: list[Op]) -> None:
         for start in range(0, len(ops), BATCH_OPS):

@@ -41,6 +41,8 @@ class Link:
 
     def send(self, peer, messages):
         for group, message in messages:
+            if self.cluster.lost(self.node, group, message):
+                continue
             self._pass(peer, "received", *decode(encode(group, message)[4:]))
 
     def send_beats(self, peer, beats):
@@ -63,7 +65,14 @@ class Link:
             getattr(member, what)(*args)
 
 
+def nothing_is_lost(node, group, message):
+    """`lost` of a cluster: whether what a node sends for a group does not arrive."""
+    return False
+
+
 class SimCluster:
+    lost = staticmethod(nothing_is_lost)
+
     def __init__(self, seed, limits=None, **config):
         self.rng = random.Random(seed)
         self.scheduler = SimScheduler()

@@ -18,7 +18,7 @@ from broker.ranges.member import RangesMember
 from broker.replication.folder import OF_RANGES, claim
 from broker.replication.life import Life
 from broker.session import Session
-from tests.cluster.sim_cluster import RAFT, Link
+from tests.cluster.sim_cluster import RAFT, Link, nothing_is_lost
 from wire.apis import ApiKey
 from wire.batch import BATCH_HEADER_SIZE, parse_header
 from wire.errors import ErrorCode
@@ -70,6 +70,8 @@ class Relay:
 
 
 class SimRanges:
+    lost = staticmethod(nothing_is_lost)
+
     def __init__(self, seed, racks=None, **config):
         self.racks = racks or {}
         self.rng = random.Random(seed)

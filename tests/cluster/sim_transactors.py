@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from support.sim_node import batch
 
+from broker.replication.metadata_group import METADATA_GROUP
 from tests.cluster.sim_ranges import WAIT_MS, SimRanges, headers_and_values
 from txn import keys
 from wire import group_transactions as messages
@@ -58,6 +59,8 @@ class Transactor:
         self.producer_id = self.epoch = -1
         self.sequences: dict[int, int] = {}
         self.count = 0
+        self.at_the_end = lambda: None
+        """Called when an end is about to be asked for."""
         self.committed: list[dict[int, list[bytes]]] = []
         self.aborted: list[dict[int, list[bytes]]] = []
         self.unknown: list[dict[int, list[bytes]]] = []
@@ -190,6 +193,7 @@ class Transactor:
 
     def end(self, commit):
         def attempt():
+            self.at_the_end()
             answer = self.ask(
                 ApiKey.END_TXN,
                 5 if self.protocol == 2 else 3,
@@ -367,10 +371,24 @@ def live_through_faults(seed, transactions=40):
             cluster.isolate(rng.choice(cluster.names))
         elif what < 0.7:
             cluster.loss = 0.1
+        elif what < 0.8:
+            # The metadata's leader is to hand over, perhaps to a node that is not there: then it goes on.
+            for member in cluster.members.values():
+                member._asked_to_hand_over(METADATA_GROUP, rng.choice(cluster.names))
         else:
             cluster.heal()
         cluster.scheduler.call_later(int(10 ** rng.uniform(1, pace)), fault)
 
+    def cut_power():
+        if faults_go_on and len(cluster.members) == 3:
+            cluster.cut_power(rng.choice(cluster.names))
+
+    def at_the_end():
+        if rng.random() < 0.15:
+            cluster.scheduler.call_later(rng.choice((1, 2, 3, 4, 6)), cut_power)
+
+    for transactor in transactors:
+        transactor.at_the_end = at_the_end
     cluster.scheduler.call_later(200, fault)
     under_way = {transactor: transactor.steps() for transactor in transactors}
     done = 0

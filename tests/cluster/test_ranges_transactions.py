@@ -10,6 +10,8 @@ from collections import Counter
 
 import pytest
 
+from raftish.messages import AppendRequest
+from tests.cluster.sim_cluster import nothing_is_lost
 from tests.cluster.sim_ranges import SimRanges
 from tests.cluster.sim_transactors import (
     ABORT_AFTER,
@@ -21,8 +23,15 @@ from tests.cluster.sim_transactors import (
     headers,
     live_through_faults,
 )
-from tests.cluster.txn_mutants import MUTANTS, commits_over_a_change_of_leaders
+from tests.cluster.txn_mutants import (
+    MUTANTS,
+    a_new_coordinator_commits_what_is_preparing,
+    commits_over_a_change_of_leaders,
+    stands_before_it_is_committed,
+)
+from txn import keys
 from wire import group_transactions as messages
+from wire.apis import ApiKey
 from wire.errors import ErrorCode
 
 SEEDS = int(os.environ.get("SEALOG_RANGES_TXN_SEEDS", "24"))
@@ -84,6 +93,63 @@ def test_a_change_of_a_ranges_leader_aborts_and_the_producer_goes_on(protocol):
     assert over_a_change_of_leaders(protocol) in ABORT_AFTER
     with commits_over_a_change_of_leaders(), pytest.raises(AssertionError):
         over_a_change_of_leaders(protocol)
+
+
+def lost_while_it_is_prepared(*, coordinator_too):
+    """What a transaction wrote to one range reaches no other node; its record is durable when that leader dies. Whether
+    the producer heard of success."""
+    cluster = SimRanges(23)
+    cluster.create_topic("t", 6)
+    transactor = Transactor(cluster, "x", "t", PARTITIONS, 2)
+    transactor.run(True)
+    controller = cluster.controller().node_id
+    place = next(p for p in PARTITIONS if cluster.leader("t", p)[0] != controller)
+    leader = cluster.leader("t", place)[0]
+    group = cluster.members[leader].topics.get("t").group_of(place)
+    cluster.lost = lambda node, number, message: (
+        (node, number) == (leader, group) and isinstance(message, AppendRequest)
+    )
+    wrote = {p: [f"half-{p}".encode()] for p in PARTITIONS}
+    for partition, values in wrote.items():
+        list(transactor.write(partition, values))
+    client = cluster.client(controller)
+    number = client.send(
+        ApiKey.END_TXN,
+        5,
+        transactional_id="x",
+        producer_id=transactor.producer_id,
+        producer_epoch=transactor.epoch,
+        committed=True,
+    )
+    cluster.run_until(
+        lambda: any(
+            record.value["state"] == "PREPARING"
+            for node in cluster.names
+            if node not in (controller, leader)
+            for _, record in cluster.members[node].metadata.view.scan(keys.TXNS)
+        )
+    )
+    cluster.cut_power(leader)
+    if coordinator_too:
+        cluster.cut_power(controller)
+        cluster.start(controller)
+    cluster.lost = nothing_is_lost
+    cluster.controller()
+    cluster.advance(3000)
+    cluster.heal()
+    answer = client.answers.get(number)
+    committed = answer is not None and answer.error_code is ErrorCode.none
+    (transactor.committed if committed else transactor.aborted).append(wrote)
+    check([transactor], all_seen(cluster))
+    return committed
+
+
+@pytest.mark.parametrize("coordinator_too", [False, True])
+def test_what_a_range_lost_is_never_committed(coordinator_too):
+    assert not lost_while_it_is_prepared(coordinator_too=coordinator_too)
+    mutant = a_new_coordinator_commits_what_is_preparing if coordinator_too else stands_before_it_is_committed
+    with mutant(), pytest.raises((AssertionError, ValueError)):
+        lost_while_it_is_prepared(coordinator_too=coordinator_too)
 
 
 @pytest.mark.parametrize("away", ["nobody", "the controller", "all"])

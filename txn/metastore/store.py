@@ -16,7 +16,7 @@ import msgpack
 
 from storage.clock import Scheduler
 from storage.disk import Disk
-from txn.metastore.errors import InvalidOperation, LimitExceeded, StoreFailed
+from txn.metastore.errors import InvalidOperation, LimitExceeded, StoreFailed, TryAgain
 from txn.metastore.files import Folder
 from txn.metastore.journal import Journal, Snapshots
 from txn.metastore.log import Log
@@ -155,6 +155,20 @@ class MetaStore:
         return self._schema.partition_of(key)
 
     # -- changing
+
+    def check(self) -> None:
+        """Raises StoreFailed where `apply` would, whatever the operations."""
+        self._journal.begin()
+
+    def takes(self) -> bool:
+        """Whether it is worth while to come now: False where another moment is better (`TryAgain`)."""
+        try:
+            self._journal.begin()
+        except TryAgain:
+            return False
+        except StoreFailed:
+            return True
+        return True
 
     def apply(self, ops: Sequence[Op]) -> Applied:
         """Apply a batch as a whole: in memory at once, on disk with the end of the loop's turn.
