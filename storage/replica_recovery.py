@@ -44,6 +44,7 @@ from storage.payloads import BadPayload, Roll, decode
 from storage.producers import ProducerBudget, RevocableProducerStates
 from storage.recovery import Recovery, apply_log_starts, check_durable_ends, flush_first
 from storage.replica import RangeReplica
+from storage.replica_takeover import take_over
 from storage.scan import BareEntry, ScannedEntry, Scanner
 from storage.segment import Segment
 from storage.uncommitted import Rolled, Uncommitted, revocable
@@ -288,6 +289,7 @@ def open_replica(
     """
     config = config or LogConfig()
     cache = cache or SegmentCache()
+    take_over(disk, directory, config)
     identity = RangeIdentity(directory, topic_id, first, last, ANY_TERM)
     opening = ReplicaRecovery(disk, identity, config, cache, scheduler.now_ms())
     try:
