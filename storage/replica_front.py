@@ -77,13 +77,17 @@ class ReplicaFront:
             replica.drop_segment(segment)
             segment.close()
             self._paths.append(segment.path)
-        if self._state == "IDLE":
+        if self.is_idle:
             self._next()
         return [segment.segment_id for segment in dropped]
 
+    @property
+    def is_idle(self) -> bool:
+        return self._state == "IDLE"
+
     def when_idle(self, callback: Outcome) -> None:
         """When no file is being removed; never from within this call. Not called any more after `close`."""
-        if self._state == "IDLE":
+        if self.is_idle:
             self._scheduler.call_soon(callback, None)
         else:
             self._waiting.append(callback)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from replica_model import FOLDER, PARTITIONS, TOPIC, batch_entry, create
 from support.sim_disk import SimDisk
 from support.sim_loop import SimScheduler
 
@@ -12,6 +11,7 @@ from storage.numbering import NOOP, NORMAL, Entry
 from storage.payloads import Roll, encode_roll
 from storage.replica import RangeReplica
 from storage.replica_takeover import ChainAside
+from tests.storage.replica_model import FOLDER, PARTITIONS, TOPIC, batch_entry, create
 
 PER_SEGMENT = 5
 """Entries: three batches of a producer, one by nobody, and the roll."""
