@@ -18,6 +18,7 @@ from broker.cluster_view import NOBODY, ClusterView
 from broker.config import BrokerConfig
 from broker.handlers import HANDLERS, metadata
 from broker.ranges.controller import Controller, NoTransactions, transactions_refused
+from broker.ranges.log_starts import LogStarts
 from broker.ranges.topics import RangeTopics
 from broker.read_ahead import Budget
 from broker.replication.standby import Relay, hand_on
@@ -32,6 +33,7 @@ HERE: Final = frozenset(
         ApiKey.FETCH,
         ApiKey.LIST_OFFSETS,
         ApiKey.OFFSET_FOR_LEADER_EPOCH,
+        ApiKey.DELETE_RECORDS,
         ApiKey.FIND_COORDINATOR,
         ApiKey.DESCRIBE_CLUSTER,
         ApiKey.DESCRIBE_LOG_DIRS,
@@ -39,7 +41,6 @@ HERE: Final = frozenset(
 )
 NOT_SERVED: Final = frozenset(
     {
-        ApiKey.DELETE_RECORDS,
         ApiKey.ADD_PARTITIONS_TO_TXN,
         ApiKey.ADD_OFFSETS_TO_TXN,
         ApiKey.END_TXN,
@@ -65,11 +66,13 @@ class RangesNode:
         view: ClusterView,
         relay: Relay,
         cluster_id: Callable[[], str],
+        log_starts: LogStarts,
     ) -> None:
         self.config = config
         self.scheduler = scheduler
         self.topics = topics
         self.cluster = view
+        self.changes = log_starts
         self.coordinator = NoTransactions()
         self.read_ahead_budget = Budget(config.limits.read_ahead_bytes)
         self.controller: Controller | None = None
