@@ -86,7 +86,7 @@ class Restores:
 
     def _start(self, one: Restorable, request: SnapshotRequest, done: Done) -> None:
         number = one.number
-        log.info("range group %d needs what its leader has no more: it fetches segments", number)
+        log.warning("range group %d needs what its leader has no more: it fetches segments", number)
 
         def over() -> None:
             self._running.pop(number, None)

@@ -100,7 +100,7 @@ class RangeRestore:
         if self.step is not Step.FETCHING:
             return
         if isinstance(error, FetchFailed):
-            log.info("%s: the log is not replaced: %s", self._replica.directory, error)
+            log.warning("%s: the log is not replaced: %s", self._replica.directory, error)
             self._move(Step.OVER)
             self._scheduler.call_soon(self._done, error)
         elif error is not None:
@@ -138,7 +138,7 @@ class RangeRestore:
             self._fail(failure)
             return
         self._move(Step.OVER)
-        log.info(
+        log.warning(
             "%s: replaced by the leader's segments, up to entry %d", replica.directory, replica.last_index
         )
         self._replaced(replica)
