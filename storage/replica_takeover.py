@@ -57,10 +57,7 @@ class ChainAside:
         self._directory = directory
         self._wanted = (topic_id, first, last)
         self._before: Numbering | None = None
-        for name in disk.list(directory):
-            parsed = parse_name(name)
-            if parsed is not None and parsed.suffix == SEGMENT_SUFFIX + TEMPORARY_SUFFIX:
-                disk.remove(f"{directory}/{name}")
+        self.discard()
 
     @property
     def last_index(self) -> int:
@@ -79,6 +76,13 @@ class ChainAside:
             self._disk.remove(self.path(segment_id))
         self.segment_ids.clear()
         self._before = None
+
+    def discard(self) -> None:
+        """Nothing of it is wanted, nor what another attempt left."""
+        for name in self._disk.list(self._directory):
+            parsed = parse_name(name)
+            if parsed is not None and parsed.suffix == SEGMENT_SUFFIX + TEMPORARY_SUFFIX:
+                self._disk.remove(f"{self._directory}/{name}")
 
     def check(self, segment_id: int) -> Iterator[None]:
         """Read the whole copy, a piece per `next`; at the end it is the last one of the chain."""

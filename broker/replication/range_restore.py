@@ -13,6 +13,7 @@ is durable and open. A failure of this node's disk ends the replica, as any othe
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 from collections.abc import Callable, Sequence
@@ -31,6 +32,10 @@ from storage.replica_front import ReplicaFront
 from storage.replica_takeover import ChainAside
 
 log = logging.getLogger("sealog")
+
+
+PAUSE_MS: Final = 1000
+"""After a fetch that failed; the leader asks for another one at once."""
 
 
 class Step(Enum):
@@ -102,7 +107,9 @@ class RangeRestore:
         if isinstance(error, FetchFailed):
             log.warning("%s: the log is not replaced: %s", self._replica.directory, error)
             self._move(Step.OVER)
-            self._scheduler.call_soon(self._done, error)
+            with contextlib.suppress(OSError):
+                self._aside.discard()  # it may be what fills the disk
+            self._scheduler.call_later(PAUSE_MS, self._done, error)
         elif error is not None:
             self._fail(error)
         else:

@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 
 from broker.replication.range_fetch import ASK_AGAIN_MS, MAX_ASKED, FetchFailed, SegmentFetch, SegmentSource
+from broker.replication.range_restore import PAUSE_MS, RangeRestore, Step
+from raftish.membership import Membership
+from raftish.messages import SnapshotRequest
 from storage.replica_front import ReplicaFront
 from tests.storage.replica_chains import PER_SEGMENT, Chain, aside_of
 
@@ -147,6 +150,38 @@ def test_a_full_disk_is_no_end() -> None:
     fetching = Fetching()
     fetching.mine.disk.fail("write", ".seg.tmp", error=28)
     assert isinstance(fetching.run(), FetchFailed)
+
+
+def test_a_restore_that_failed_leaves_nothing_and_is_not_begun_again_at_once() -> None:
+    fetching = Fetching()
+    fetching.fetch.close()
+    mine = fetching.mine
+    before = mine.disk.list("r")
+    restore = RangeRestore(
+        GROUP,
+        mine.replica,
+        ReplicaFront(mine.disk, mine.scheduler, mine.replica),
+        mine.disk,
+        mine.scheduler,
+        fetching._ask,
+        SnapshotRequest(SOURCE, BEHIND, 1, 5, 1, Membership(frozenset({SOURCE, BEHIND}))),
+        reopen=lambda: pytest.fail("it is not replaced"),
+        replaced=lambda replica: pytest.fail("it is not replaced"),
+        done=fetching.told.append,
+        failed=lambda error: pytest.fail(str(error)),
+    )
+    fetching.fetch = restore  # type: ignore[assignment]  # it hears the same
+    while restore._fetch._position < 700:
+        fetching.deliver()
+    assert len(mine.disk.list("r")) == len(before) + 1
+    fetching.questions.clear()
+    mine.scheduler.advance(ASK_AGAIN_MS * (MAX_ASKED + 1) - 50)
+    assert restore.step is Step.OVER
+    assert mine.disk.list("r") == before
+    assert not fetching.told
+    mine.scheduler.advance(PAUSE_MS + 100)
+    assert len(fetching.told) == 1
+    assert isinstance(fetching.told[0], FetchFailed)
 
 
 def test_a_piece_that_was_changed_on_the_way_fails_the_fetch() -> None:
