@@ -170,19 +170,27 @@ def is_taking_over(disk: Disk, directory: str) -> bool:
     return disk.exists(f"{directory}/{TAKING_OVER_NAME}")
 
 
+def named_chain(disk: Disk, directory: str) -> list[int] | None:
+    """The segments that are being taken over here; None where that has ended, or never began. Raises CorruptLog."""
+    path = f"{directory}/{TAKING_OVER_NAME}" if directory else TAKING_OVER_NAME
+    if not disk.exists(path):
+        return None
+    file = disk.open_readonly(path)
+    try:
+        return _unpacked(file.pread(file.size(), 0), path)
+    finally:
+        file.close()
+
+
 def take_over(disk: Disk, directory: str, config: LogConfig) -> bool:
     """Go on with what `ChainAside.name` made durable; whether there was anything. The replica must not be open.
 
     Blocks for the device. May be cut short anywhere and be called again. Raises CorruptLog, OSError.
     """
-    path = f"{directory}/{TAKING_OVER_NAME}"
-    if not disk.exists(path):
+    segment_ids = named_chain(disk, directory)
+    if segment_ids is None:
         return False
-    file = disk.open_readonly(path)
-    try:
-        segment_ids = _unpacked(file.pread(file.size(), 0), path)
-    finally:
-        file.close()
+    path = f"{directory}/{TAKING_OVER_NAME}"
     names = [segment_name(segment_id) for segment_id in segment_ids]
     kept = {*names, *(name + TEMPORARY_SUFFIX for name in names)}
     for name in disk.list(directory):

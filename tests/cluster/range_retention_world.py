@@ -13,6 +13,7 @@ from broker.replication.range_group import RangeGroup
 from broker.replication.range_restore import RangeRestore, Step
 from raftish.entries import Entry
 from raftish.messages import Note
+from storage.check import check_directory
 from storage.numbering import NORMAL
 from storage.payloads import Batch, decode
 from storage.producers import ProducerBudget, ProducerStates
@@ -118,6 +119,8 @@ class RetentionWorld(World):
 
     def open(self, node, scheduler):
         node.was_named = is_taking_over(node.disk, FOLDER)
+        for finding in check_directory(node.disk, FOLDER):
+            require(not finding.damaged, "a crash is taken for damage:", finding)
         return super().open(node, scheduler)
 
     def _as_found(self, node, replica):

@@ -117,6 +117,7 @@ def test_a_crash_at_any_change_leaves_the_old_chain_or_the_new_one(source: Chain
             break
         disk = target.disk.crash(at, keep=keep)
         is_named = is_taking_over(disk, FOLDER)
+        assert not any(finding.damaged for finding in check_directory(disk, FOLDER))
         found = shape(reopened(disk))
         assert found[0] in (old[0], new[0])
         if found[0] == new[0]:
@@ -232,6 +233,51 @@ def test_a_copy_of_another_range_is_refused(source: Chain) -> None:
     file.pwritev([segment.file().pread(segment.file_size, 0)], 0)
     with pytest.raises(CorruptLog, match="another range"):
         list(aside.check(segment.segment_id))
+
+
+def test_a_check_sees_what_a_start_would_do_with_the_files(source: Chain) -> None:
+    target = Chain(1)
+    copy_sealed(source.replica, aside_of(target.disk), target.disk)
+    assert {finding.status for finding in check_directory(target.disk, FOLDER)} == {"ok"}
+    aside = aside_of(target.disk)
+    copy_sealed(source.replica, aside, target.disk)
+    aside.name(lambda _: None)
+    target.scheduler.advance(10)
+    changes = target.disk.changes
+    assert {finding.status for finding in check_directory(target.disk, FOLDER)} == {"left over"}
+    assert target.disk.changes == changes
+    target.disk.overwrite(f"{FOLDER}/taking-over", 5, b"\x07")
+    assert [one.path for one in check_directory(target.disk, FOLDER) if one.damaged] == [
+        f"{FOLDER}/taking-over"
+    ]
+
+
+@pytest.mark.parametrize("segment_id", [1, 2, 3])
+def test_a_segment_whose_header_block_is_damaged_is_missed(segment_id: int) -> None:
+    """Of the oldest one, too: a begin that was dropped leaves no file."""
+    chain = Chain(3)
+    chain.replica.close()
+    chain.disk.overwrite(f"{FOLDER}/{segment_name(segment_id)}", 20, b"\xff\xff")
+    assert any(finding.damaged for finding in check_directory(chain.disk, FOLDER))
+    with pytest.raises(CorruptLog):
+        reopened(chain.disk)
+
+
+def test_a_segment_that_is_gone_from_the_middle_is_missed() -> None:
+    chain = Chain(3)
+    chain.replica.close()
+    chain.disk.remove(f"{FOLDER}/{segment_name(2)}")
+    damaged = [finding for finding in check_directory(chain.disk, FOLDER) if finding.damaged]
+    assert "the file that continues it is absent" in damaged[0].detail
+
+
+def test_a_child_that_was_being_made_is_no_damage() -> None:
+    chain = Chain(2)
+    chain.replica.close()
+    chain.disk.open(f"{FOLDER}/{segment_name(9)}", create=True).close()
+    statuses = {finding.path[-5:-4]: finding.status for finding in check_directory(chain.disk, FOLDER)}
+    assert statuses == {"1": "ok", "2": "ok", "3": "ok", "9": "left over"}
+    assert reopened(chain.disk).last_index == chain.replica.last_index
 
 
 # Dropping the begin.
