@@ -220,14 +220,8 @@ def test_a_segment_of_a_replicated_range_shows_its_numbers_and_what_its_group_sa
     chain = Chain(2)
     last = chain.replica.last_index
     packed = encode(Membership(frozenset({1, 2}), frozenset({9})))
-    chain.replica.write(
-        None,
-        [
-            Entry(2, last + 1, NOOP, b""),
-            Entry(2, last + 2, MEMBERSHIP, packed),
-            Entry(2, last + 3, MEMBERSHIP, b"?"),
-        ],
-    )
+    said = [(NOOP, b""), (MEMBERSHIP, packed), (MEMBERSHIP, b"?")]
+    chain.replica.write(None, [Entry(2, last + n, *one) for n, one in enumerate(said, 1)])
     paths = []
     for segment in chain.replica.segments:
         paths.append(tmp_path / segment.path.rpartition("/")[2])
@@ -248,9 +242,9 @@ def test_a_segment_of_a_replicated_range_shows_its_numbers_and_what_its_group_sa
         }
     ]
     assert not of("entry", items("--partition", 0, paths[1]))
-    said = of("entry", items(paths[2]))
-    assert [(one["index"], one["says"]) for one in said] == [(13, "noop"), (14, "members"), (15, "members")]
-    assert said[1]["members"] == {"voters": [1, 2], "learners": [9]}
+    found = of("entry", items(paths[2]))
+    assert [(one["index"], one["says"]) for one in found] == [(13, "noop"), (14, "members"), (15, "members")]
+    assert found[1]["members"] == {"voters": [1, 2], "learners": [9]}
     text = run(*paths).output
     assert "entries 6 to 10 after term 1, members unknown" in text
     assert "entry 10 term 1: goes on in segment 3" in text
