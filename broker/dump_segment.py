@@ -1,8 +1,8 @@
 """What `sealog dump` shows of a segment file, sealed or active, or of a sidecar: plain objects, one per line of output.
 
 Every object has a "kind": segment, partition, batch, record, entry, outcomes, problem. Offsets are records, positions
-and sizes bytes, times ms since the epoch. Nothing here needs a broker, and nothing raises for what is in a file: what is
-damaged comes as a problem with its position.
+and sizes bytes, times ms since the epoch. Nothing here needs a broker, and nothing raises for what is in a file: what
+is damaged comes as a problem with its position.
 """
 
 from __future__ import annotations
