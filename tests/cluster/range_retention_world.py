@@ -110,11 +110,11 @@ class RetentionWorld(World):
         """The moments in which the files change hands are short."""
         if self.faulty and restore.step is not Step.OVER and node.restore is restore:
             if restore.step is Step.NAMING and self.rng.random() < 0.2:
-                self._cut_shortly(node)
+                self._cut_shortly(node, "all")
             self.later(1, self._look_on, node, restore)
 
-    def _cut_shortly(self, node):
-        self.power_cut(node)
+    def _cut_shortly(self, node, keep="random"):
+        self.power_cut(node, keep)
         self.later(self.rng.random() * 100, self.restart, node)
 
     def open(self, node, scheduler):
