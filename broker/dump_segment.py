@@ -1,8 +1,8 @@
 """What `sealog dump` shows of a segment file, sealed or active, or of a sidecar: plain objects, one per line of output.
 
-Every object has a "kind": segment, partition, batch, record, outcomes, problem. Offsets are records, positions and
-sizes bytes, times ms since the epoch. Nothing here needs a broker, and nothing raises for what is in a file: what is
-damaged comes as a problem with its position.
+Every object has a "kind": segment, partition, batch, record, entry, outcomes, problem. Offsets are records, positions
+and sizes bytes, times ms since the epoch. Nothing here needs a broker, and nothing raises for what is in a file: what
+is damaged comes as a problem with its position.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from broker import dump_numbered
 from storage.cache import SegmentCache
 from storage.disk import Disk
 from storage.format import ENTRY_HEADER_BYTES, HEADER_BLOCK_BYTES, CorruptLog
-from storage.scan import ScannedEntry, Scanner
+from storage.scan import BareEntry, ScannedEntry, Scanner
 from storage.sealed import skip_aborted
 from storage.segment import Segment
 from storage.settled import Settled, decode_settled, read_settled
@@ -93,6 +94,7 @@ def _header(segment: Segment, settled: Settled | None) -> Item:
         "settled": settled is not None,
         "size_bytes": segment.file_size,
         "footer_position": segment.end if segment.state == "SEALED" else None,
+        "log": dump_numbered.numbers(segment),
     }
 
 
@@ -126,14 +128,18 @@ def _entries(segment: Segment, settled: Settled | None, wanted: Wanted, outcomes
     scanner = Scanner(
         segment.file(), segment.header, HEADER_BLOCK_BYTES, segment.end if sealed else segment.file_size
     )
-    for entry in scanner:
+    for index, entry in dump_numbered.indexed(segment, scanner):
+        if isinstance(entry, BareEntry):
+            if wanted.partition is None and not wanted.from_offset:
+                yield dump_numbered.bare(entry, index)
+            continue
         if not wanted.takes(entry):
             continue
         if wanted.left is not None:
             if wanted.left <= 0:
                 return
             wanted.left -= 1
-        yield _batch(entry, _outcome(entry, segment.segment_id, settled, outcomes))
+        yield _batch(entry, _outcome(entry, segment.segment_id, settled, outcomes), index)
         if wanted.records:
             yield from _records(segment, entry, wanted)
     if sealed:
@@ -170,7 +176,7 @@ def _outcome(entry: ScannedEntry, segment_id: int, settled: Settled | None, outc
     return "aborted" if aborted else "committed"
 
 
-def _batch(entry: ScannedEntry, outcome: str | None) -> Item:
+def _batch(entry: ScannedEntry, outcome: str | None, index: int | None) -> Item:
     header = entry.header
     return {
         "kind": "batch",
@@ -191,6 +197,7 @@ def _batch(entry: ScannedEntry, outcome: str | None) -> Item:
         "txn_seq": entry.txn_seq,
         "durable_position": entry.durable,
         "outcome": outcome,
+        "index": index,
     }
 
 

@@ -38,10 +38,34 @@ def _segment(item: Item) -> str:
     state = "sealed, settled" if item["settled"] else item["state"].lower()
     generation = f" generation {item['generation']}" if item["generation"] else ""
     parents = ", ".join(map(str, item["parents"])) or "none"
+    place = f", {_place(item['log'])}" if item["log"] is not None else ""
     return (
         f"{item['path']}: {name}, segment {item['segment']}{generation}, partitions {item['first']}-{item['last']}, "
-        f"{state}, {item['size_bytes']} bytes, term {item['term']}, made {_time(item['created_ms'])}, parents {parents}"
+        f"{state}, {item['size_bytes']} bytes, term {item['term']}, made {_time(item['created_ms'])}, "
+        f"parents {parents}{place}"
     )
+
+
+def _place(log: Item) -> str:
+    """In the log of a replicated range."""
+    last = f" to {log['last_index']}" if log["last_index"] is not None else " on"
+    return f"entries {log['first_index']}{last} after term {log['previous_term']}, {_members(log['members'])}"
+
+
+def _members(members: Item | None) -> str:
+    if members is None:
+        return "members unknown"
+    learners = f" and learners {members['learners']}" if members["learners"] else ""
+    return f"voters {members['voters']}{learners}"
+
+
+def _entry(item: Item) -> str:
+    says = item["says"]
+    if says == "members":
+        says = _members(item["members"])
+    elif says == "roll":
+        says = f"goes on in segment {item['child']}"
+    return f"  @{item['position']} entry {item['index']} term {item['term']}: {says}"
 
 
 def _partition(item: Item) -> str:
@@ -72,6 +96,8 @@ def _batch(item: Item) -> str:
         parts.append(
             f"producer {item['producer_id']} epoch {item['producer_epoch']} sequence {item['base_sequence']}"
         )
+    if item["index"] is not None:
+        parts.append(f"entry {item['index']}")
     if item["outcome"] is not None:
         parts.append(f"transaction {item['txn_seq']}: {item['outcome']}")
     return ", ".join(parts)
@@ -119,6 +145,7 @@ _LINES = {
     "partition": _partition,
     "batch": _batch,
     "record": _record,
+    "entry": _entry,
     "outcomes": _outcomes,
     "metadata": _metadata,
     "put": _put,

@@ -17,7 +17,7 @@ from broker.topic_changes import TopicChanges
 from broker.topics import Topics
 from storage.clock import Periodic, Scheduler
 from storage.range_log import RangeLog
-from storage.retention import Candidate, Policy, Verdict, decide
+from storage.retention import Candidate, Policy, Verdict, decide, newest_ms
 from storage.segment import Segment
 from txn.metastore import MetaStore
 from txn.outcomes import forget_segments
@@ -90,7 +90,7 @@ class Retention:
         if not any(index.runs for index in active.indexes.values()):
             return
         age_ms = now_ms - active.header.created_ms
-        over = policy.delete and 0 <= policy.retention_ms < now_ms - _newest_ms(active)
+        over = policy.delete and 0 <= policy.retention_ms < now_ms - newest_ms(active)
         if over or age_ms >= self._setting(topic, "segment.ms"):
             ranges.roll(lambda _: None)
 
@@ -136,7 +136,7 @@ class Retention:
             segment.segment_id,
             parents,
             segment.file_size if segment.state == "SEALED" else segment.end,
-            _newest_ms(segment),
+            newest_ms(segment),
             ready,
             hidden,
             needed,
@@ -198,8 +198,3 @@ class Retention:
             segment.close()
             log.info("%s: segment %d goes: %s", topic.name, segment_id, verdict.reasons[segment_id])
             self._removals.remove_segment(segment.path, partial(log.info, "%s is deleted", segment.path))
-
-
-def _newest_ms(segment: Segment) -> int:
-    newest = max((index.max_timestamp for index in segment.indexes.values() if index.runs), default=-1)
-    return newest if newest >= 0 else segment.header.created_ms

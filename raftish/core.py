@@ -212,10 +212,13 @@ class Raft:
         elif self.leadership is not None:
             self.leadership.advance_commit()
 
-    def snapshot_installed(self, now_ms: float) -> None:
-        """The driver's log was replaced, durably, by what `Output.restore` asked for."""
+    def snapshot_installed(
+        self, now_ms: float, known_members: Iterable[tuple[int, Membership]] | None = None
+    ) -> None:
+        """The driver's log was replaced, durably, by what `Output.restore` asked for, or by more: all that it has now
+        is committed. `known_members`: of the new log, as at a start, where it has more than what was asked for."""
         self._at(now_ms)
-        self.following.installed()
+        self.following.installed(known_members)
 
     def snapshot_failed(self, now_ms: float) -> None:
         self._at(now_ms)

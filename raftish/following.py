@@ -6,12 +6,12 @@ was compared with the leader's log in this term; while a snapshot is fetched the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from raftish import membership as members
 from raftish.entries import Entry, Kind
-from raftish.membership import Memberships
+from raftish.membership import Membership, Memberships
 from raftish.messages import (
     NO_ROUND,
     AppendRequest,
@@ -124,13 +124,18 @@ class Following:
             self.restoring = message
             raft.outbox.output.restore = message
 
-    def installed(self) -> None:
+    def installed(self, known_members: Iterable[tuple[int, Membership]] | None) -> None:
         request, self.restoring = self.restoring, None
         if request is None:
             raise AssertionError("no snapshot was asked for")
         raft = self._raft
-        self._log.restart_at(request.index, request.index_term)
-        raft.memberships = Memberships([(request.index, request.membership)])
-        raft.commit = request.index
+        self._log.restart()
+        index = self._log.last_index
+        if index < request.index:
+            raise AssertionError(f"the log ends at {index}, {request.index} was asked for")
+        raft.memberships = Memberships(known_members or [(request.index, request.membership)])
+        raft.memberships.forget_before(index)
+        raft.commit = index
         if raft.leader is not None:
-            self._verify(request.index)
+            # What is committed is in every later leader's log.
+            self._verify(index)

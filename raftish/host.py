@@ -90,7 +90,13 @@ class LogMachine(Protocol):
 
     def led_by(self, leader: int | None, term: int) -> None: ...
 
-    def restore(self, request: SnapshotRequest, done: Done) -> None: ...
+    def restore(self, request: SnapshotRequest, done: Done) -> None:
+        """Replace the log by one of committed entries that goes up to `request.index` or farther, durably."""
+        ...
+
+    def known_members(self) -> Iterable[tuple[int, Membership]]:
+        """Of the log that was restored, as `Host.add` takes it."""
+        ...
 
 
 class Lost(Exception):
@@ -259,10 +265,15 @@ class Group:
         if error is not None:
             self.raft.snapshot_failed(now_ms)
         else:
-            self.raft.snapshot_installed(now_ms)
+            self.raft.snapshot_installed(now_ms, self._members_of_log())
             self._give_up(InDoubt)
             self._applied = self.raft.commit
         self._host.wake(self)
+
+    def _members_of_log(self) -> Iterable[tuple[int, Membership]] | None:
+        known: Callable[[], Iterable[tuple[int, Membership]]] | None
+        known = getattr(self._machine, "known_members", None) if self._committed_to is not None else None
+        return known() if known is not None else None
 
     def fail(self, error: Exception) -> None:
         self.failure = error

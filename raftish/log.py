@@ -111,14 +111,15 @@ class RaftLog:
         self.last_index = last
         self.last_term = self.term_at(last) or 0
 
-    def restart_at(self, index: int, term: int) -> None:
-        """The driver's log was replaced, durably, by one that ends there."""
+    def restart(self) -> None:
+        """The driver's log was replaced, durably, by another one."""
+        index = self._view.last_index
         self._tail.clear()
         self._tail_first = index + 1
         self._writes.clear()
         self._truncate_from = None
         self.last_index = self._handed_index = self.durable_index = index
-        self.last_term = term
+        self.last_term = self._view.term_at(index) or 0
 
     # Handing out what is to be written.
 

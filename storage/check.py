@@ -13,6 +13,7 @@ from typing import Final, Literal, NamedTuple
 
 from storage.cache import SegmentCache
 from storage.chain_scan import ChainScan
+from storage.check_replica import Judged, a_numbered_header, judge
 from storage.check_settled import SettledCheck
 from storage.disk import Disk
 from storage.format import (
@@ -70,7 +71,10 @@ def check_directory(disk: Disk, directory: str = "") -> list[Finding]:
         sidecars = list(_left_over(disk, folder, names))
         for name in names:
             _check_file(disk, folder, name, found, sidecars)
-        if found and all(finding.status != "corrupt" for finding in found):
+        header = a_numbered_header(disk, folder)
+        if header is not None:
+            found = _judged(found, judge(disk, folder, header))
+        elif found and all(finding.status != "corrupt" for finding in found):
             chain = _check_chain(disk, folder, names)
             if chain is not None:
                 found = [
@@ -78,6 +82,22 @@ def check_directory(disk: Disk, directory: str = "") -> list[Finding]:
                 ]
         findings += found + sidecars
     return findings
+
+
+def _judged(found: list[Finding], judged: Judged) -> list[Finding]:
+    """Of a replicated range."""
+    found = [
+        dataclasses.replace(one, status="left over", detail=judged.left_over[one.path])
+        if one.path in judged.left_over
+        else one
+        for one in found
+    ]
+    damage = judged.damage
+    if damage is None or any(one.damaged and one.path != damage.path for one in found):
+        return found
+    if all(one.path != damage.path for one in found):
+        return [*found, Finding(damage.path, "corrupt", damage.position, damage.reason, 0, False, 0)]
+    return [one if one.path != damage.path else _worse(one, damage) for one in found]
 
 
 def _folders(disk: Disk, directory: str) -> Iterator[tuple[str, list[str]]]:

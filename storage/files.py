@@ -14,11 +14,14 @@ from storage.format import (
     LOG_STARTS_NAME,
     SEGMENT_SUFFIX,
     SETTLED_SUFFIX,
+    TAKING_OVER_NAME,
     TEMPORARY_SUFFIX,
     parse_name,
 )
 
-_OF_THE_FOLDER = (LOG_STARTS_NAME, LOG_STARTS_NAME + TEMPORARY_SUFFIX)
+_OF_THE_FOLDER = tuple(
+    name + suffix for name in (LOG_STARTS_NAME, TAKING_OVER_NAME) for suffix in ("", TEMPORARY_SUFFIX)
+)
 """Files that go with their folder alone."""
 
 

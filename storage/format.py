@@ -54,6 +54,7 @@ CHECKPOINT_SUFFIX: Final = ".ckpt"
 SETTLED_SUFFIX: Final = ".settled"
 TEMPORARY_SUFFIX: Final = ".tmp"
 LOG_STARTS_NAME: Final = "log-starts"
+TAKING_OVER_NAME: Final = "taking-over"
 MAX_PARENTS: Final = 256
 MAX_MEMBERS_BYTES: Final = 512
 
@@ -163,7 +164,7 @@ class FileName(NamedTuple):
 
 
 _FILE_NAME: Final = re.compile(
-    r"([0-9]{20})(?:\.([1-9][0-9]{0,8})(?=\.se))?(\.seg|\.ckpt|\.ckpt\.tmp|\.settled|\.settled\.tmp)"
+    r"([0-9]{20})(?:\.([1-9][0-9]{0,8})(?=\.se))?(\.seg|\.seg\.tmp|\.ckpt|\.ckpt\.tmp|\.settled|\.settled\.tmp)"
 )
 
 

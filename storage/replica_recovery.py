@@ -8,7 +8,6 @@ is kept is on the device. Nothing that is not known to be committed is sealed, a
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import uuid
 from collections import deque
@@ -44,6 +43,7 @@ from storage.payloads import BadPayload, Roll, decode
 from storage.producers import ProducerBudget, RevocableProducerStates
 from storage.recovery import Recovery, apply_log_starts, check_durable_ends, flush_first
 from storage.replica import RangeReplica
+from storage.replica_takeover import take_over
 from storage.scan import BareEntry, ScannedEntry, Scanner
 from storage.segment import Segment
 from storage.uncommitted import Rolled, Uncommitted, revocable
@@ -60,6 +60,8 @@ class ReplicaRecovery(Recovery):
 
     def look_along(self, start_offsets: Mapping[int, int] | None) -> None:
         self.uncommitted: deque[Uncommitted] = deque()
+        self.unreadable: dict[int, CorruptLog] = {}
+        """Files without a whole header block, by the ids in their names."""
         self.rolls: dict[int, Rolled] = {}
         """By the parent's id, where that has no footer."""
         headers = self._headers()
@@ -69,7 +71,7 @@ class ReplicaRecovery(Recovery):
         next_id: int | None = oldest.segment_id
         parents = oldest.parents
         while next_id is not None:
-            segment = Segment.open(self.disk, self.directory, next_id, self.cache)
+            segment = Segment.open(self.disk, self.directory, next_id, self.cache, readonly=self.readonly)
             sealed = segment.state == "SEALED"
             info = SegmentInfo(
                 next_id, self.first, self.last, "ACTIVE", parents, None if parents else start_offsets
@@ -100,6 +102,10 @@ class ReplicaRecovery(Recovery):
     def _check_left_over(self, headers: Mapping[int, HeaderBlock]) -> None:
         """A file that the log does not reach is of a roll that was lost or truncated: nothing in it was committed."""
         tail = self.found[-1].segment
+        for segment_id, error in self.unreadable.items():
+            if segment_id < tail.segment_id:
+                # Ids grow along a chain, so this is none that was being made: it was a part of the log.
+                raise error
         for segment_id in headers.keys() - {found.segment.segment_id for found in self.found}:
             segment = Segment.open(self.disk, self.directory, segment_id, self.cache, readonly=True)
             try:
@@ -122,12 +128,13 @@ class ReplicaRecovery(Recovery):
             parsed = parse_name(name)
             if parsed is None or parsed.suffix != SEGMENT_SUFFIX:
                 continue
-            file = self.disk.open_readonly(f"{self.directory}/{name}")
+            file = self.disk.open_readonly(f"{self.directory}/{name}" if self.directory else name)
             try:
-                with contextlib.suppress(CorruptLog):
-                    header = decode_header_block(file.pread(HEADER_BLOCK_BYTES, 0), file.path)
-                    if header.numbered is not None:
-                        headers[header.segment_id] = header
+                header = decode_header_block(file.pread(HEADER_BLOCK_BYTES, 0), file.path)
+                if header.numbered is not None:
+                    headers[header.segment_id] = header
+            except CorruptLog as error:
+                self.unreadable[parsed.segment_id] = error
             finally:
                 file.close()
         return headers
@@ -229,7 +236,7 @@ class ReplicaRecovery(Recovery):
 
     def _roll(
         self, found: Found, entry: BareEntry, record: Uncommitted, headers: Mapping[int, HeaderBlock]
-    ) -> int:
+    ) -> int | None:
         segment = found.segment
         try:
             roll = decode(entry.payload, entry.term)
@@ -242,6 +249,8 @@ class ReplicaRecovery(Recovery):
             ends, msgpack.packb(producers_snapshot(self.partitions))
         )
         if roll.child_id not in headers:
+            if self.readonly:
+                return None
             self._make_anew(segment, roll, entry, record)
         return roll.child_id
 
@@ -290,6 +299,7 @@ def open_replica(
     """
     config = config or LogConfig()
     cache = cache or SegmentCache()
+    take_over(disk, directory, config)
     identity = RangeIdentity(directory, topic_id, first, last, ANY_TERM)
     opening = ReplicaRecovery(disk, identity, config, cache, scheduler.now_ms())
     try:

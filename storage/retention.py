@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from storage.segment import Segment
+
 
 @dataclass(frozen=True, slots=True)
 class Policy:
@@ -46,6 +48,12 @@ class Verdict:
     hide: tuple[int, ...]
     remove: tuple[int, ...]
     reasons: dict[int, str]
+
+
+def newest_ms(segment: Segment) -> int:
+    """As `Candidate.newest_ms`."""
+    newest = max((index.max_timestamp for index in segment.indexes.values() if index.runs), default=-1)
+    return newest if newest >= 0 else segment.header.created_ms
 
 
 def decide(candidates: Sequence[Candidate], policy: Policy, now_ms: int) -> Verdict:

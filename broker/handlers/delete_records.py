@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from broker import topic_config
+from broker import cluster_view, topic_config
 from broker.call import Call
 from broker.topic import Topic
 from wire.errors import ErrorCode, KafkaError
@@ -74,6 +74,9 @@ def handle(node: Node, call: Call, request: Any) -> None:
 def _offset(node: Node, topic: Topic | None, wanted: Any) -> int:
     partition = node.topics.partition(topic, wanted.partition_index)
     assert topic is not None
+    view = cluster_view.of(node)
+    if not (view.leads(partition) and view.knows_end(partition)):
+        raise KafkaError(ErrorCode.not_leader_or_follower)
     policy = topic_config.effective(topic.config, "cleanup.policy", node.config)
     if "compact" in policy and "delete" not in policy:
         raise KafkaError(ErrorCode.policy_violation)

@@ -241,7 +241,12 @@ class LedTopics:
             for key, record in self._store.scan(keys.RANGES)
             if _belongs(record.value, topic.name, topic.id.bytes)
         ]
-        ops: list[Op] = [Delete(keys.topic(topic.name)), *(Delete(key) for key in ranges), *more_ops]
+        ops: list[Op] = [
+            Delete(keys.topic(topic.name)),
+            Delete(keys.log_starts(topic.name)),
+            *(Delete(key) for key in ranges),
+            *more_ops,
+        ]
         self._apply(topic, lambda: ops, done)
 
     def _apply(self, topic: ReplicatedTopic, ops: Callable[[], Sequence[Op]], done: Done) -> None:

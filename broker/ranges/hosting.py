@@ -16,10 +16,13 @@ from functools import partial
 from typing import Final
 
 from broker.ranges.records import FIRST_GROUP, RangeRecord, directory, first_segment
+from broker.ranges.restores import Restorable, Restores
 from broker.replication.hard_states import HardStateTable
 from broker.replication.range_group import RangeGroup
 from broker.replication.store import Fatal
-from raftish.host import Host
+from broker.replication.transfer import Send
+from raftish.host import Done, Host
+from raftish.messages import SnapshotRequest
 from storage.cache import SegmentCache
 from storage.clock import Scheduler
 from storage.disk import Disk
@@ -27,7 +30,9 @@ from storage.files import delete_files
 from storage.format import CorruptLog
 from storage.layout import LogConfig, RangeHooks, RollEvent, TransactionalBatch
 from storage.replica import RangeReplica
+from storage.replica_front import ReplicaFront
 from storage.replica_recovery import create_replica, open_replica
+from storage.replica_takeover import is_taking_over
 from wire.errors import KafkaError
 
 log = logging.getLogger("sealog")
@@ -59,6 +64,7 @@ class Hosted:
         self.record = record
         self.stage = Stage.MAKING
         self.range: RangeGroup | None = None
+        self.front: ReplicaFront | None = None
         self.led_since_ms = self.led_since_monotonic_ms = 0
         """Since when this node leads it, or another one does, by both clocks."""
 
@@ -91,7 +97,10 @@ class Hosting:
         on_transactional: Callable[[int, list[TransactionalBatch]], None],
         on_leader: Callable[[int], None],
         fatal: Callable[[Exception], None],
+        send: Send,
     ) -> None:
+        """`send`: notes between the nodes' hostings, which `restores` hears."""
+        self.restores = Restores(disk, scheduler, self.replica_of, send)
         self.hosted: dict[int, Hosted] = {}
         self.cache = SegmentCache()
         self._node_id = node_id
@@ -122,6 +131,14 @@ class Hosting:
             if name not in known:
                 # Its place was freed before: the rest of a removal.
                 delete_files(self._disk, f"ranges/{name}")
+
+    def replica_of(self, group: int) -> RangeReplica | None:
+        hosted = self.hosted.get(group)
+        return hosted.replica if hosted is not None else None
+
+    def front_of(self, group: int) -> ReplicaFront | None:
+        hosted = self.hosted.get(group)
+        return hosted.front if hosted is not None else None
 
     # What the records say.
 
@@ -179,11 +196,11 @@ class Hosting:
         made = [name for name in self._disk.list(folder) if name.endswith(".seg")]
         hard_state = self._hard_states.state(group)
         if hard_state.term:
-            if not made:
+            if not made and not is_taking_over(self._disk, folder):
                 raise Fatal(
                     f"the files of {record.topic} {record.first}-{record.last} are gone from {folder}"
                 )
-            self._open_old(hosted)
+            self._join(hosted, self._open_old(hosted))
             return
         # It never took part. What a start before this one made of it may be half of a file.
         delete_files(self._disk, folder)
@@ -203,7 +220,8 @@ class Hosting:
             cache=self.cache,
         )
 
-    def _open_old(self, hosted: Hosted) -> None:
+    def _open_old(self, hosted: Hosted) -> RangeReplica:
+        """Raises OSError, CorruptLog."""
         record = hosted.record
         replica, report = open_replica(
             self._disk,
@@ -218,7 +236,7 @@ class Hosting:
         )
         for tail in report.cuts:
             log.warning("%s: a torn tail of %d bytes was cut at %d", tail.path, tail.dropped, tail.position)
-        self._join(hosted, replica)
+        return replica
 
     def _made(self, hosted: Hosted, replica: RangeReplica | None, error: OSError | None) -> None:
         if replica is None:
@@ -234,7 +252,10 @@ class Hosting:
 
     def _join(self, hosted: Hosted, replica: RangeReplica) -> None:
         group = hosted.number
-        hosted.range = RangeGroup(self._node_id, replica, on_leader=lambda: self._led(hosted))
+        hosted.range = RangeGroup(
+            self._node_id, replica, partial(self._restore, hosted), lambda: self._led(hosted)
+        )
+        hosted.front = ReplicaFront(self._disk, self._scheduler, replica)
         hosted.move(Stage.HERE)
         if group not in self._wanted:
             self._remove(hosted)
@@ -246,6 +267,31 @@ class Hosting:
             for delay_ms in STAND_AGAIN_MS:
                 self._scheduler.call_later(delay_ms, self._stand, hosted)
         assert joined is hosted.range.group
+
+    def _restore(self, hosted: Hosted, request: SnapshotRequest, done: Done) -> None:
+        """What the replica needs next is gone at its leader."""
+        assert hosted.range is not None
+        assert hosted.front is not None
+
+        def opened(replica: RangeReplica) -> None:
+            hosted.front = ReplicaFront(self._disk, self._scheduler, replica)
+            replica.reconfigure(self._log_config(hosted.record))
+            self._on_open(hosted.number, replica)
+
+        def failed(error: OSError) -> None:
+            log.error("%s cannot be replaced: %s", directory(hosted.number), error)
+            replica, group = hosted.replica, self._host.groups.get(hosted.number)
+            if replica is not None:
+                replica.fail(error)
+            if hosted.stage is Stage.HERE:
+                hosted.move(Stage.FAILED)
+            if group is not None and group.failure is None:
+                group.fail(error)
+
+        one = Restorable(
+            hosted.number, hosted.range, hosted.front, partial(self._open_old, hosted), opened, failed
+        )
+        self.restores.begin(one, request, done)
 
     def _led(self, hosted: Hosted) -> None:
         hosted.led_since_ms = self._scheduler.now_ms()
@@ -285,8 +331,11 @@ class Hosting:
     def _remove(self, hosted: Hosted) -> None:
         hosted.move(Stage.REMOVING)
         group = hosted.number
+        self.restores.forget(group)
         if group in self._host.groups:
             self._host.remove(group)
+        if hosted.front is not None:
+            hosted.front.close()
         replica = hosted.replica
         if replica is not None:
             try:
@@ -323,7 +372,10 @@ class Hosting:
     def close(self) -> None:
         """Writes and flushes everything; blocks."""
         self._is_closed = True
+        self.restores.close()
         for hosted in self.hosted.values():
+            if hosted.front is not None:
+                hosted.front.close()
             replica = hosted.replica
             if replica is not None:
                 try:

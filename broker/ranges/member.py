@@ -16,14 +16,17 @@ from uuid import UUID
 
 import msgpack
 
-from broker.cluster_view import Broker
+from broker.cluster_view import NOBODY, Broker
 from broker.config import BrokerConfig
 from broker.ranges.controller import Controller
 from broker.ranges.founding import FolderLost, Founding
 from broker.ranges.hosting import Hosting
 from broker.ranges.leaders import Leaders
+from broker.ranges.log_starts import LogStarts, note_of
+from broker.ranges.log_starts import record as record_log_starts
 from broker.ranges.node import RangesNode
 from broker.ranges.records import RangeRecord
+from broker.ranges.retention import RangeRetention
 from broker.ranges.topics import RangeTopics
 from broker.ranges.transactions import RangeTransactions
 from broker.ranges.view import RangesView
@@ -140,10 +143,26 @@ class RangesMember:
             self._hard_states,
             log_config=self.topics.log_config,
             on_open=self._opened,
-            on_progress=self.topics.progressed,
+            on_progress=self._progressed,
             on_transactional=lambda group, batches: self.transactions.committed(group, batches),
             on_leader=self._leader_changed,
             fatal=fatal,
+            send=lambda peer, note: self._neighbours.say(peer, ["range", note]),
+        )
+        self.log_starts = LogStarts(
+            scheduler,
+            self.topics,
+            self.hosting.replica_of,
+            self.hosting.front_of,
+            lambda *wish: self._wish_log_starts(*wish),
+        )
+        self._retention = RangeRetention(
+            config,
+            scheduler,
+            self.topics,
+            self.hosting,
+            self.log_starts,
+            interval_ms=config.retention_check_interval_ms,
         )
         self.view = RangesView(
             node_id,
@@ -173,6 +192,7 @@ class RangesMember:
             self.view,
             relay,
             self._cluster_id,
+            self.log_starts,
             self.transactions.admissions,
         )
         self._metadata_group: Group | None = None
@@ -239,6 +259,7 @@ class RangesMember:
         view.watch(self._ranges_told, prefix=keys.RANGES)
         view.watch(self._topics_told, prefix=keys.TOPICS)
         self.transactions.watch(view)
+        self.log_starts.watch(view)
         self._on_ready()
 
     # The records.
@@ -289,11 +310,26 @@ class RangesMember:
             self.node.controller.topics.look()
 
     def _replica_of(self, group: int) -> RangeReplica | None:
-        hosted = self.hosting.hosted.get(group)
-        return hosted.replica if hosted is not None else None
+        return self.hosting.replica_of(group)
 
     def _opened(self, group: int, replica: RangeReplica) -> None:
         self.topics.opened(group, replica)
+        self.log_starts.opened(group)
+
+    def _progressed(self, group: int, partitions: Iterable[int]) -> None:
+        self.log_starts.progressed(group)
+        self.topics.progressed(group, partitions)
+
+    def _wish_log_starts(self, topic: str, topic_id: bytes, offsets: dict[int, int]) -> None:
+        leader = self.view.controller()
+        if leader == self.node_id:
+            self._wished_log_starts(topic, topic_id, offsets)
+        elif leader != NOBODY:
+            self._neighbours.say(leader, note_of(topic, topic_id, offsets))
+
+    def _wished_log_starts(self, topic: str, topic_id: bytes, offsets: dict[int, int]) -> None:
+        if self.node.controller is not None:
+            record_log_starts(self.node.controller.store, topic, topic_id, offsets)
 
     def _leader_changed(self, group: int) -> None:
         self.topics.wake(group)
@@ -378,6 +414,10 @@ class RangesMember:
             self._heard_leads(peer, rest[0])
         elif kind == "transactions":
             self.transactions.heard(peer, rest[0])
+        elif kind == "range":
+            self.hosting.restores.heard(peer, rest[0])
+        elif kind == "log starts":
+            self._wished_log_starts(*rest)
         elif kind == "hand over":
             self._asked_to_hand_over(*rest)
 
@@ -485,6 +525,8 @@ class RangesMember:
         over()
 
     def _close(self, done: Callable[[], None]) -> None:
+        self._retention.close()
+        self.log_starts.close()
         self._neighbours.close()
         self.host.close()
         self.hosting.close()

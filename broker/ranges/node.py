@@ -19,6 +19,7 @@ from broker.config import BrokerConfig
 from broker.handlers import HANDLERS, metadata
 from broker.ranges.admissions import Admissions
 from broker.ranges.controller import Controller
+from broker.ranges.log_starts import LogStarts
 from broker.ranges.topics import RangeTopics
 from broker.read_ahead import Budget
 from broker.replication.standby import Relay, hand_on
@@ -34,6 +35,7 @@ HERE: Final = frozenset(
         ApiKey.FETCH,
         ApiKey.LIST_OFFSETS,
         ApiKey.OFFSET_FOR_LEADER_EPOCH,
+        ApiKey.DELETE_RECORDS,
         ApiKey.DESCRIBE_PRODUCERS,
         ApiKey.WRITE_TXN_MARKERS,
         ApiKey.FIND_COORDINATOR,
@@ -43,7 +45,6 @@ HERE: Final = frozenset(
 )
 NOT_SERVED: Final = frozenset(
     {
-        ApiKey.DELETE_RECORDS,
         ApiKey.SEALOG_LAYOUT,
     }
 )
@@ -60,12 +61,14 @@ class RangesNode:
         view: ClusterView,
         relay: Relay,
         cluster_id: Callable[[], str],
+        log_starts: LogStarts,
         admissions: Admissions,
     ) -> None:
         self.config = config
         self.scheduler = scheduler
         self.topics = topics
         self.cluster = view
+        self.changes = log_starts
         self.coordinator = admissions
         """What takes writes asks it, as a node asks its coordinator."""
         self.read_ahead_budget = Budget(config.limits.read_ahead_bytes)

@@ -40,6 +40,8 @@ class RangeGroup:
         self._restore = restore
         self._on_leader = on_leader
         self._term = 0
+        """Of this node's last leadership."""
+        self._told_term = 0
 
     def join(self, host: Host, number: int, hard_state: HardState, *, is_new: bool = False) -> Group:
         """`hard_state` as a start found it, and flushed; so is the replica. `is_new` as `Raft` takes it."""
@@ -88,6 +90,7 @@ class RangeGroup:
         self.replica.commit_to(index)
 
     def led_by(self, leader: int | None, term: int) -> None:
+        self._told_term = term
         if leader == self._node:
             self._term = term
             self.replica.begin_leading(term, self._propose)
@@ -117,12 +120,13 @@ class RangeGroup:
 
     def restore(self, request: SnapshotRequest, done: Done) -> None:
         if self._restore is None:
-            raise AssertionError("this range's begin is never dropped")
+            raise AssertionError("nobody drops this range's begin")
         self._restore(request, done)
 
     def replaced(self, replica: RangeReplica) -> None:
         """Files were fetched, and this was opened from them; the old one is closed."""
         self.replica = replica
+        replica.follow(self._told_term)
 
 
 def _nobody_waits(error: Exception | None) -> None:

@@ -15,6 +15,9 @@ from support.sim_producer import Producer, create_topic, produce_fields
 from support.sim_sealed import export
 
 from broker.cli import main
+from raftish.membership import Membership, encode
+from storage.numbering import MEMBERSHIP, NOOP, Entry
+from tests.storage.replica_chains import Chain
 from wire.apis import ApiKey
 from wire.records import Record, build_batch
 
@@ -211,3 +214,41 @@ def test_the_metadata_store(data: Path) -> None:
     log.write_bytes(damaged)
     (problem,) = of("problem", items(log, exit_code=1))
     assert problem["position"] == of("put", found)[3]["position"]
+
+
+def test_a_segment_of_a_replicated_range_shows_its_numbers_and_what_its_group_says(tmp_path: Path) -> None:
+    chain = Chain(2)
+    last = chain.replica.last_index
+    packed = encode(Membership(frozenset({1, 2}), frozenset({9})))
+    said = [(NOOP, b""), (MEMBERSHIP, packed), (MEMBERSHIP, b"?")]
+    chain.replica.write(None, [Entry(2, last + n, *one) for n, one in enumerate(said, 1)])
+    paths = []
+    for segment in chain.replica.segments:
+        paths.append(tmp_path / segment.path.rpartition("/")[2])
+        paths[-1].write_bytes(chain.disk.content(segment.path))
+    found = items(paths[1])
+    (segment_,) = of("segment", found)
+    assert segment_["log"] == {"first_index": 6, "last_index": 10, "previous_term": 1, "members": None}
+    assert [one["index"] for one in of("batch", found)] == [6, 7, 8, 9]
+    assert of("entry", found) == [
+        {
+            "kind": "entry",
+            "position": found[-1]["position"],
+            "index": 10,
+            "term": 1,
+            "says": "roll",
+            "child": 3,
+            "created_ms": 110,
+        }
+    ]
+    assert not of("entry", items("--partition", 0, paths[1]))
+    found = of("entry", items(paths[2]))
+    assert [(one["index"], one["says"]) for one in found] == [(13, "noop"), (14, "members"), (15, "members")]
+    assert found[1]["members"] == {"voters": [1, 2], "learners": [9]}
+    text = run(*paths).output
+    assert "entries 6 to 10 after term 1, members unknown" in text
+    assert "entry 10 term 1: goes on in segment 3" in text
+    assert "entry 14 term 2: voters [1, 2] and learners [9]" in text
+    assert "entry 13 term 2: noop" in text
+    shown = items(tmp_path)
+    assert [one["segment"] for one in of("segment", shown)] == [1, 2, 3]

@@ -10,29 +10,38 @@ import contextlib
 import inspect
 import sys
 import textwrap
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from broker.replication.range_fetch import SegmentFetch
+from broker.replication.range_restore import RangeRestore
+from raftish.log import RaftLog
+from storage import replica_front, replica_takeover
 from storage.numbered_chain import NumberedChain
 from storage.numbering import Numbering
 from storage.replica import RangeReplica
+from storage.replica_front import ReplicaFront
 from storage.segment import Segment
 from storage.uncommitted import Uncommitted
+from tests.cluster.range_retention_world import RetentionWorld
 from tests.cluster.range_world import World
 from tests.storage.replica_model import ReplicaWorld
 
 FAULTS_MS = 700
+RETAINS_MS = 900
 
 
 @dataclass(frozen=True)
 class Mutant:
     name: str
-    edits: tuple[tuple[type[Any], str, str, str], ...]
-    """(class, method, words, the words in their place)"""
+    edits: tuple[tuple[Any, str, str, str], ...]
+    """(class or module, method or function, words, the words in their place)"""
     first_seed: int
     """The first in which it was found: there it must be found again, or in one of the `WITHIN` from there on."""
     on_a_disk: bool = False
     """It is looked for in `ReplicaWorld`: one replica, entries all of a size. Otherwise in a group."""
+    retains: bool = False
+    """In a group whose log starts move, so that replicas drop the begin of their logs, and fetch segments."""
 
 
 WITHIN = 20
@@ -164,6 +173,76 @@ MUTANTS = [
         ((Numbering, "truncate", "self.terms[-1][0] >= index", "False"),),
         108,
     ),
+    Mutant(
+        "fetched segments are taken over before they are durable",
+        (
+            (
+                SegmentFetch,
+                "_heard_piece",
+                "self._disk.start_flush(self._file, self._flushed)",
+                "self._scheduler.call_soon(self._flushed, None)",
+            ),
+        ),
+        60,
+        retains=True,
+    ),
+    Mutant(
+        "the old log is closed before it is durable that another one takes its place",
+        (
+            (
+                RangeRestore,
+                "_quiet",
+                "self._aside.name(self._named)",
+                "self._aside.name(lambda _: 0); self._named(None)",
+            ),
+        ),
+        4,
+        retains=True,
+    ),
+    Mutant(
+        "a log that was replaced is taken to end where it begins",
+        ((RaftLog, "restart", "index = self._view.last_index", "index = self._view.first_index - 1"),),
+        4,
+        retains=True,
+    ),
+    Mutant(
+        "a replaced log goes on in a segment that begins with another entry",
+        (
+            (
+                replica_takeover,
+                "_make_child",
+                "child = make_child(disk, identity, segment, roll, entry, config, cache)",
+                "child = make_child(disk, identity, segment, roll, replace(entry, index=last + 1), config, cache)",
+            ),
+        ),
+        4,
+        retains=True,
+    ),
+    Mutant(
+        "the removals of the begin are not made durable one after the other",
+        (
+            (
+                ReplicaFront,
+                "_removed",
+                "self._disk.start_flush_dir(self._replica.directory, self._flushed)",
+                "self._scheduler.call_soon(self._flushed, None)",
+            ),
+        ),
+        10,
+        retains=True,
+    ),
+    Mutant(
+        "a segment goes when it is committed, though readers may still have it",
+        ((replica_front, "is_hidden", ").log_start_offset", ").high_watermark"),),
+        10,
+        retains=True,
+    ),
+    Mutant(
+        "the newest sealed segment goes as well",
+        ((replica_front, "droppable", "sealed[:-1]", "sealed"),),
+        4,
+        retains=True,
+    ),
 ]
 
 
@@ -179,7 +258,8 @@ def planted(mutant):
                 source = source.replace("super()", f"super({owner.__name__}, self)")
                 new = new.replace("super()", f"super({owner.__name__}, self)")
                 old = old.replace("super()", f"super({owner.__name__}, self)")
-            scope = dict(sys.modules[owner.__module__].__dict__)
+            scope = dict(sys.modules[getattr(owner, "__module__", owner.__name__)].__dict__)
+            scope.setdefault("replace", replace)
             exec(
                 compile("from __future__ import annotations\n" + source.replace(old, new), method, "exec"),
                 scope,
@@ -192,9 +272,11 @@ def planted(mutant):
             setattr(owner, method, original)
 
 
-def run(seed, *, on_a_disk):
+def run(seed, *, on_a_disk=False, retains=False):
     if on_a_disk:
         ReplicaWorld(seed).run(60)
+    elif retains:
+        RetentionWorld(seed, voters=5 if seed % 5 == 4 else 3).live_through(RETAINS_MS)
     else:
         World(seed, voters=5 if seed % 5 == 4 else 3).live_through(FAULTS_MS)
 
@@ -204,7 +286,7 @@ def found_in(mutant, seeds):
     with planted(mutant):
         for seed in seeds:
             try:
-                run(seed, on_a_disk=mutant.on_a_disk)
+                run(seed, on_a_disk=mutant.on_a_disk, retains=mutant.retains)
             except Exception as error:  # noqa: BLE001 - whatever it is, it was found
                 return seed, error
     return None

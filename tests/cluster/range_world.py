@@ -208,9 +208,12 @@ class World:
         self.checker.restarted(node.name, clock.monotonic_ms())
         if replica.commit_index:
             self.checker.commit(node.name, replica.commit_index, hard_state.term, leads=False)
-        node.range = RangeGroup(node.name, replica)
+        node.range = self.range_group(node, replica)
         group = node.range.join(node.host, GROUP, hard_state)
         self._watch(node, group.raft)
+
+    def range_group(self, node, replica):
+        return RangeGroup(node.name, replica)
 
     def _counted(self, drop_child):
         def counted(rolled):
@@ -331,7 +334,8 @@ class World:
         high_watermark = log.high_watermark
         require(log.high_watermark <= log.end_offset, "a high watermark above the end")
         known = self.readable[partition]
-        offset = 0 if whole else self.rng.randint(0, high_watermark)
+        begin = log.log_start_offset
+        offset = begin if whole else self.rng.randint(begin, high_watermark)
         result = node.replica.read(
             partition, offset, limit_offset=high_watermark, max_bytes=1 << 20 if whole else 700
         )
@@ -350,7 +354,7 @@ class World:
                 batch.base_offset,
             )
         if whole:
-            require((at or 0) == high_watermark, "the log ends at", at, "not at", high_watermark)
+            require((at or begin) == high_watermark, "the log ends at", at, "not at", high_watermark)
         return result.batches
 
     # Looking at a node from its files alone.

@@ -151,7 +151,8 @@ class SimRanges:
             client.session.lost()
         return client.answers.get(number)
 
-    def create_topic(self, name, partitions, factor=3):
+    def create_topic(self, name, partitions, factor=3, **configs):
+        """Settings with `_` for their dots."""
         while True:
             answer = self.ask(
                 self.rng.choice(list(self.members)),
@@ -163,7 +164,10 @@ class SimRanges:
                         "num_partitions": partitions,
                         "replication_factor": factor,
                         "assignments": (),
-                        "configs": (),
+                        "configs": tuple(
+                            {"name": key.replace("_", "."), "value": str(value)}
+                            for key, value in configs.items()
+                        ),
                     },
                 ),
                 timeout=30_000,
@@ -323,7 +327,13 @@ class Writer:
             self.count += count
         else:
             self.repeats += 1
-        data = batch(*self.waiting, producer_id=self.producer_id, epoch=0, sequence=self.sequence)
+        data = batch(
+            *self.waiting,
+            producer_id=self.producer_id,
+            epoch=0,
+            sequence=self.sequence,
+            timestamp=int(cluster.scheduler.now_ms()),
+        )
         answer = cluster.ask(
             leader,
             ApiKey.PRODUCE,

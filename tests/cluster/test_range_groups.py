@@ -11,6 +11,7 @@ import pytest
 
 from raftish.core import NotLeader
 from tests.cluster.range_mutants import MUTANTS, WITHIN, found_in, run
+from tests.cluster.range_retention_world import RetentionWorld
 from tests.cluster.range_world import World
 from tests.raftish.checker import Violation
 from wire.errors import ErrorCode, KafkaError
@@ -37,6 +38,25 @@ def test_nothing_acknowledged_is_lost_and_all_replicas_are_one() -> None:
     assert counts["recoveries"] > 7 * SEEDS, "each node once at the begin and at the end, and some more"
     assert counts["truncations"] > SEEDS // 4
     assert counts["rolls undone"] > SEEDS // 40
+
+
+def test_replicas_that_drop_their_begin_and_were_away_are_one_with_the_others() -> None:
+    counts: dict[str, int] = {}
+    acknowledged = 0
+    for seed in range(SEEDS):
+        world = RetentionWorld(seed, voters=5 if seed % 5 == 4 else 3)
+        try:
+            world.live_through(900)
+        except BaseException as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+        for name, count in world.counts.items():
+            counts[name] = counts.get(name, 0) + count
+        acknowledged += sum(len(client.acknowledged) for client in world.clients)
+    print(counts, acknowledged)
+    assert acknowledged > 30 * SEEDS
+    assert counts["dropped"] > 2 * SEEDS
+    assert counts["restores"] > SEEDS // 6
+    assert counts["begun"] > counts["restores"], "some were cut short"
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)

@@ -546,6 +546,27 @@ def test_an_installed_snapshot_is_acknowledged_and_the_log_goes_on_behind_it():
     assert only(rig.flush(), AppendResponse).index == 6
 
 
+def test_a_log_that_was_replaced_by_more_than_was_asked_for_is_committed_to_its_end():
+    rig = Rig(terms=(1, 1), term=1)
+    snapshot(rig)
+    changed = Membership(frozenset({1, 2, 3}), frozenset({7}))
+    rig.disk.install(rig.restores[0])
+    rig.disk.entries = list(entries(1, 1, 1, first=6))
+    rig.raft.snapshot_installed(rig.now, [(5, rig.members), (7, changed)])
+    assert only(rig.take(), AppendResponse).index == 8
+    assert rig.raft.commit == rig.raft.log.last_index == 8
+    assert rig.raft.membership == changed
+    rig.append(2, 1, 8, 1, *entries(1, first=9))
+    assert only(rig.flush(), AppendResponse).index == 9
+
+
+def test_a_log_that_was_replaced_by_less_than_was_asked_for_is_refused():
+    rig = Rig(terms=(1, 1), term=1)
+    snapshot(rig)
+    with pytest.raises(AssertionError, match="5 was asked for"):
+        rig.raft.snapshot_installed(rig.now)
+
+
 def test_no_snapshot_is_fetched_of_what_is_here():
     rig = Rig(terms=(1,) * 5, term=1)
     assert only(snapshot(rig), AppendResponse).index == 5

@@ -1,0 +1,250 @@
+"""Fetches a range's sealed segments from another node, for a replica whose log ends before the leader's begins.
+
+    behind                              the node that has them
+    segments?  group               ->
+                                   <-   segments  group [[id, size], ...]   the sealed ones, in chain order
+    piece?  group id position      ->
+                                   <-   piece  group id position bytes      None: that segment is gone by now
+
+Any node may be asked: what is sealed is committed, so its files stand. A segment that retention takes meanwhile takes
+nothing from those after it: the chain begins later then. What is lost on the way is asked for again; when the other
+node stays silent, or has nothing of use, the fetch fails, nothing has changed, and the group begins another one.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+from broker.replication.transfer import PART_BYTES, Send
+from storage.clock import Scheduler, Timer
+from storage.disk import Disk, File
+from storage.format import CorruptLog
+from storage.replica import RangeReplica
+from storage.replica_takeover import ChainAside
+
+ASK_AGAIN_MS: Final = 1000
+MAX_ASKED: Final = 3
+"""So many times for one piece."""
+
+
+class FetchFailed(Exception):
+    """Nothing was changed here."""
+
+
+class SegmentSource:
+    """The side that has them. Damage found while serving is the other side's to see, by its checks."""
+
+    def __init__(
+        self,
+        replica_of: Callable[[int], RangeReplica | None],
+        send: Send,
+        *,
+        piece_bytes: int = PART_BYTES,
+    ) -> None:
+        self._replica_of = replica_of
+        self._send = send
+        self._piece_bytes = piece_bytes
+
+    def heard(self, peer: int, note: Sequence[Any]) -> None:
+        kind, group, *rest = note
+        replica = self._replica_of(group)
+        if replica is None or replica.state != "OPEN":
+            return
+        sealed = {one.segment_id: one for one in replica.segments if one.state == "SEALED"}
+        if kind == "segments?":
+            names = [[segment.segment_id, segment.file_size] for segment in sealed.values()]
+            self._send(peer, ["segments", group, names])
+        elif kind == "piece?":
+            segment_id, position = rest
+            segment = sealed.get(segment_id)
+            try:
+                data = segment.file().pread(self._piece_bytes, position) if segment is not None else None
+            except OSError:
+                return  # it asks again, or another node
+            self._send(peer, ["piece", group, segment_id, position, data])
+
+
+class SegmentFetch:
+    """Fetches from `source` until `aside` holds a chain up to at least `least_index`, then, once, `done(None)`; or
+    `done(error)`: `FetchFailed`, or an error of this node's own disk."""
+
+    def __init__(
+        self,
+        group: int,
+        aside: ChainAside,
+        disk: Disk,
+        scheduler: Scheduler,
+        send: Send,
+        source: int,
+        least_index: int,
+        done: Callable[[Exception | None], None],
+    ) -> None:
+        self.source = source
+        self._group = group
+        self._aside = aside
+        self._disk = disk
+        self._scheduler = scheduler
+        self._send = send
+        self._least_index = least_index
+        self._done = done
+        self._is_over = False
+        self._names: deque[tuple[int, int]] = deque()
+        """(id, size) of those that are not here yet; the first one is being fetched."""
+        self._file: File | None = None
+        self._position = -1
+        """What is asked for of the first one; -1: nothing."""
+        self._question: list[Any] = []
+        self._asked = 0
+        self._timer: Timer | None = None
+        self._ask(["segments?", group])
+
+    def close(self) -> None:
+        """Nothing is told any more."""
+        self._is_over = True
+        self._disarm()
+        self._close_file()
+
+    def give_up(self, reason: str) -> None:
+        if not self._is_over:
+            self._end(FetchFailed(reason))
+
+    # What comes from other nodes.
+
+    def heard(self, peer: int, note: Sequence[Any]) -> None:
+        if self._is_over or peer != self.source:
+            return
+        kind, _, *rest = note
+        try:
+            if kind == "segments" and self._question[0] == "segments?":
+                self._heard_names(*rest)
+            elif kind == "piece" and self._position >= 0:
+                self._heard_piece(*rest)
+        except OSError as error:
+            self._end(error)
+
+    def _heard_names(self, names: Sequence[Sequence[int]]) -> None:
+        self._names.extend((segment_id, size) for segment_id, size in names)
+        if not self._names:
+            self.give_up(f"node {self.source} has no sealed segments")
+            return
+        self._begin_next()
+
+    def _heard_piece(self, segment_id: int, position: int, data: bytes | None) -> None:
+        wanted, size = self._names[0]
+        if (segment_id, position) != (wanted, self._position):
+            return
+        assert self._file is not None
+        if data is None:
+            self._gone()
+            return
+        if not data or position + len(data) > size:
+            self.give_up(f"segment {segment_id} of node {self.source} ends at {position} of {size} bytes")
+            return
+        self._file.pwritev([data], position)
+        self._position += len(data)
+        if self._position < size:
+            self._ask_piece()
+            return
+        self._disarm()
+        # A piece that comes twice must not write any more.
+        self._position = -1
+        self._disk.start_flush(self._file, self._flushed)
+
+    # One segment after the other.
+
+    def _begin_next(self) -> None:
+        """Raises OSError."""
+        self._file = self._aside.create(self._names[0][0])
+        self._position = 0
+        self._ask_piece()
+
+    def _gone(self) -> None:
+        """Retention took it there, and all before it with it."""
+        segment_id, _ = self._names.popleft()
+        self._close_file()
+        self._disk.remove(self._aside.path(segment_id))
+        self._aside.start_over()
+        if not self._names:
+            self.give_up(f"node {self.source} has none of the segments that it named any more")
+            return
+        self._begin_next()
+
+    def _flushed(self, error: OSError | None) -> None:
+        if self._is_over:
+            return
+        self._close_file()
+        if error is not None:
+            self._end(error)
+            return
+        self._check(self._aside.check(self._names[0][0]))
+
+    def _check(self, steps: Iterator[None]) -> None:
+        if self._is_over:
+            return
+        try:
+            next(steps)
+        except StopIteration:
+            self._checked()
+        except CorruptLog as error:
+            self.give_up(f"what node {self.source} sent is no segment of this range: {error}")
+        except OSError as error:
+            self._end(error)
+        else:
+            self._scheduler.call_soon(self._check, steps)
+
+    def _checked(self) -> None:
+        self._names.popleft()
+        if self._names:
+            try:
+                self._begin_next()
+            except OSError as error:
+                self._end(error)
+        elif self._aside.last_index < self._least_index:
+            self.give_up(
+                f"the segments of node {self.source} end with entry {self._aside.last_index}, "
+                f"{self._least_index} is needed"
+            )
+        else:
+            self.close()
+            self._done(None)
+
+    # Asking.
+
+    def _ask_piece(self) -> None:
+        self._ask(["piece?", self._group, self._names[0][0], self._position])
+
+    def _ask(self, question: list[Any]) -> None:
+        self._question = question
+        self._asked = 0
+        self._ask_again()
+
+    def _ask_again(self) -> None:
+        if self._is_over:
+            return
+        if self._asked == MAX_ASKED:
+            self.give_up(f"node {self.source} is silent")
+            return
+        self._asked += 1
+        self._disarm()
+        self._timer = self._scheduler.call_later(ASK_AGAIN_MS, self._ask_again)
+        self._send(self.source, self._question)
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _close_file(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _end(self, error: Exception) -> None:
+        self.close()
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            # What is here goes on as it was, and there may be space later.
+            error = FetchFailed(str(error))
+        self._done(error)
