@@ -100,6 +100,9 @@ class Store:
     def __init__(self):
         self.deleted = []
 
+    def takes(self):
+        return True
+
     def get(self, key):
         return None
 

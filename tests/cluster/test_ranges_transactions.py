@@ -26,6 +26,7 @@ from tests.cluster.sim_transactors import (
 from tests.cluster.txn_mutants import (
     MUTANTS,
     a_new_coordinator_commits_what_is_preparing,
+    an_untraced_transaction_is_not_missed,
     commits_over_a_change_of_leaders,
     stands_before_it_is_committed,
 )
@@ -150,6 +151,43 @@ def test_what_a_range_lost_is_never_committed(coordinator_too):
     mutant = a_new_coordinator_commits_what_is_preparing if coordinator_too else stands_before_it_is_committed
     with mutant(), pytest.raises((AssertionError, ValueError)):
         lost_while_it_is_prepared(coordinator_too=coordinator_too)
+
+
+def over_a_change_of_coordinators():
+    """Transactions v2 that leave no trace when they begin: the first part is written under one coordinator, the second
+    under another. Whether that is committed."""
+    cluster = SimRanges(24)
+    cluster.create_topic("t", 6)
+    transactor = Transactor(cluster, "x", "t", PARTITIONS, 2)
+    transactor.run(True)
+    transactor.run(True)
+    controller = cluster.controller().node_id
+    led = {p: cluster.leader("t", p)[0] for p in PARTITIONS}
+    first, second = [p for p in PARTITIONS if led[p] != controller][:2]
+    list(transactor.write(first, [b"first"]))
+    cluster.cut_power(controller)
+    assert cluster.controller().node_id != controller
+    wrote = {first: [b"first"], second: [b"second"]}
+    try:
+        list(transactor.write(second, [b"second"]))
+        list(transactor.end(True))
+    except GivenUp as error:
+        list(transactor.leave(error.args[0]))
+        transactor.aborted.append(wrote)
+        committed = False
+    else:
+        transactor.committed.append(wrote)
+        committed = True
+    cluster.heal()
+    transactor.run(True)
+    check([transactor], all_seen(cluster))
+    return committed
+
+
+def test_an_untraced_transaction_does_not_go_on_under_another_coordinator():
+    assert not over_a_change_of_coordinators()
+    with an_untraced_transaction_is_not_missed(), pytest.raises(ValueError):
+        over_a_change_of_coordinators()
 
 
 @pytest.mark.parametrize("away", ["nobody", "the controller", "all"])

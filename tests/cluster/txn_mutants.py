@@ -200,6 +200,5 @@ MUTANTS = {
     collects_headers_at_once: (0, 60),
     resolves_at_the_high_watermark: (0, 60),
     keeps_what_an_older_coordinator_let_in: (0, 60),
-    an_untraced_transaction_is_not_missed: (0, 60),
 }
 """With the first seed and the number of seeds in which each is found."""
