@@ -10,6 +10,7 @@ from collections import Counter
 
 import pytest
 
+from broker.replication.metadata_group import METADATA_GROUP
 from raftish.messages import AppendRequest
 from tests.cluster.sim_cluster import nothing_is_lost
 from tests.cluster.sim_ranges import SimRanges
@@ -164,8 +165,12 @@ def over_a_change_of_coordinators():
     controller = cluster.controller().node_id
     led = {p: cluster.leader("t", p)[0] for p in PARTITIONS}
     first, second = [p for p in PARTITIONS if led[p] != controller][:2]
+    cluster.lost = lambda node, number, message: (
+        (node, number) == (controller, METADATA_GROUP) and isinstance(message, AppendRequest)
+    )
     list(transactor.write(first, [b"first"]))
     cluster.cut_power(controller)
+    cluster.lost = nothing_is_lost
     assert cluster.controller().node_id != controller
     wrote = {first: [b"first"], second: [b"second"]}
     try:
