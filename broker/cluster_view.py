@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 NOBODY = -1
 """In place of a node's number: none is known."""
 
+METADATA = "metadata"
+"""The name of the metadata's group, where ranges have groups of their own; all nodes are members of it."""
+
 CURRENT_LAG = 1000
 """Entries: a replica that is not further behind can be made the leader at once."""
 

@@ -18,15 +18,16 @@ import msgpack
 
 from broker.cluster_view import Broker
 from broker.config import BrokerConfig
+from broker.ranges.arrival import Arrival
 from broker.ranges.controller import Controller
-from broker.ranges.founding import FolderLost, Founding
 from broker.ranges.hosting import Hosting
 from broker.ranges.leaders import Leaders
+from broker.ranges.member_changes import MetadataMembers
 from broker.ranges.node import RangesNode
 from broker.ranges.records import RangeRecord
 from broker.ranges.topics import RangeTopics
 from broker.ranges.view import RangesView
-from broker.replication.folder import make_dir_durable
+from broker.replication.folder import REMOVED_LINE, make_dir_durable, note_removed
 from broker.replication.handover import hand_over
 from broker.replication.hard_states import HardStateTable
 from broker.replication.life import Life
@@ -48,10 +49,8 @@ from txn.metastore import Change, Event, MetaStore, Options, Snapshot, StoreFail
 
 log = logging.getLogger("sealog")
 
-FOLDER: Final = "raft"
 METADATA_FOLDER: Final = "raft/metadata"
 HARD_STATES: Final = "raft/hard-states"
-FOUNDING: Final = "raft/founding"
 LEADS_AGAIN_TURNS: Final = 10
 """Who leads what is said when it changes, and in every so many of the turns in which a node says where it is."""
 
@@ -91,7 +90,15 @@ class RangesMember:
         self._told = dict(peers)
         make_dir_durable(disk, METADATA_FOLDER)
         make_dir_durable(disk, "ranges")
-        self._founding = self._found()
+        self._arrival = Arrival(
+            node_id,
+            list(peers),
+            disk,
+            lambda: new_uuid().int >> 72,
+            join=self._join,
+            has_nothing=lambda: not self.metadata.replicated.applied_lsn and not self.metadata.log.last_index,
+            fatal=fatal,
+        )
         self._hard_states = HardStateTable(disk, scheduler, HARD_STATES)
         self.host = Host(
             node_id,
@@ -107,10 +114,11 @@ class RangesMember:
             peers,
             network,
             scheduler,
-            logged=dict,
+            logged=self._places_on_record,
             members=self._members,
             words=self._words,
         )
+        self._arrival.neighbours = self._neighbours
         self.metadata = MetadataGroup(
             node_id,
             disk,
@@ -162,46 +170,11 @@ class RangesMember:
     def start(self) -> None:
         """Raises OSError, `Fatal`."""
         self.hosting.start()
-        if self._founding.is_done:
+        if self._arrival.is_done:
             self._join()
         self._neighbours.turn()
 
     # Coming in.
-
-    def _found(self) -> Founding:
-        """What this folder knows of how the cluster began."""
-        if self._disk.exists(FOUNDING):
-            file = self._disk.open_readonly(FOUNDING)
-            try:
-                data = file.pread(file.size(), 0)
-            finally:
-                file.close()
-            return Founding.unpacked(self.node_id, data)
-        founding = Founding(self.node_id, self._told, {self.node_id: self._new_uuid().int >> 72})
-        self._keep(founding)
-        return founding
-
-    def _keep(self, founding: Founding) -> None:
-        """Blocks until it is durable."""
-        new = FOUNDING + ".new"
-        if self._disk.exists(new):
-            self._disk.remove(new)
-        file = self._disk.open(new, create=True)
-        file.pwritev([founding.packed()], 0)
-        file.flush()
-        file.close()
-        self._disk.rename(new, FOUNDING)
-        self._disk.flush_dir(FOLDER)
-
-    def _heard_founding(self, peer: int, peers: Sequence[int], numbers: Mapping[int, int]) -> None:
-        founding = self._founding
-        try:
-            if founding.heard(peer, peers, numbers):
-                self._keep(founding)
-                if founding.is_done and self._metadata_group is None:
-                    self._join()
-        except (OSError, FolderLost) as error:
-            self._fatal(Fatal(str(error)) if isinstance(error, FolderLost) else error)
 
     def _join(self) -> None:
         if METADATA_GROUP not in self._hard_states:
@@ -213,12 +186,14 @@ class RangesMember:
             self._fatal(error)
             return
         state = self._hard_states.state(METADATA_GROUP)
-        self.metadata.join(self.host, state, Membership(frozenset(self._founding.peers)))
+        self.metadata.join(self.host, state, Membership(frozenset(self._arrival.founding.peers)))
         self._metadata_group = self.metadata.group
         view = self.metadata.view
         view.watch(self._ranges_told, prefix=keys.RANGES)
         view.watch(self._topics_told, prefix=keys.TOPICS)
         self._on_ready()
+        # Where clients reach it: who is not heard is placed nothing on.
+        self._neighbours.turn()
 
     # The records.
 
@@ -299,7 +274,7 @@ class RangesMember:
                 self._config,
                 self.topics,
                 self.view,
-                members=lambda: self._members() or (),
+                members=self._voters,
                 peer_address=self._peer_address,
                 hand_over=self.ask_to_hand_over,
                 new_uuid=self._new_uuid,
@@ -310,6 +285,10 @@ class RangesMember:
             self._life = None
             return
         self.node.serve_as(controller)
+        assert self._metadata_group is not None
+        MetadataMembers(
+            self, self._metadata_group, self._neighbours, controller.registry, life, store, self._arrival
+        )
         self._on_controller(term)
 
     def _follow(self) -> None:
@@ -317,6 +296,11 @@ class RangesMember:
             self.node.serve_as(None)
             self._life.end()
             self._life = None
+            self._neighbours.also = {}
+
+    def hand_over(self, target: int) -> None:
+        """The metadata: it leads it no more."""
+        self._asked_to_hand_over(METADATA_GROUP, target)
 
     def _peer_address(self, node: int) -> str:
         return self._neighbours.places([node]).get(node, "")
@@ -338,7 +322,13 @@ class RangesMember:
             host, port, rack, leads = rest
             self._neighbours.heard_here(peer, Broker(peer, host, port, rack), leads=leads)
         elif kind == "founding":
-            self._heard_founding(peer, *rest)
+            self._arrival.heard_founding(peer, *rest)
+        elif kind == "new":
+            self._arrival.heard_new(peer, *rest)
+        elif kind == "met":
+            self._arrival.heard_met(peer, *rest)
+        elif kind == "gone":
+            self._heard_gone(*rest)
         elif kind == "metadata" and self._metadata_group is not None:
             self.metadata.heard(peer, rest[0])
         elif kind == "leads":
@@ -350,14 +340,23 @@ class RangesMember:
         group = self._metadata_group
         return tuple(group.raft.membership) if group is not None else None
 
+    def _voters(self) -> Collection[int]:
+        group = self._metadata_group
+        return group.raft.membership.voters if group is not None else ()
+
+    def _places_on_record(self) -> dict[int, str]:
+        """Where nodes are reached, as the metadata says."""
+        return {
+            keys.parse_cluster_node(key): record.value["peer"]
+            for key, record in self.metadata.view.scan(keys.NODES)
+        }
+
     def _words(self) -> list[list[Any]]:
         """What this node says of itself, again and again."""
         self._turns += 1
-        words: list[list[Any]] = []
-        if self._turns % LEADS_AGAIN_TURNS == 1 or not self._founding.is_done or self._is_alone():
-            words.append(["founding", *self._founding.words()])
+        words = self._arrival.words(again=self._turns % LEADS_AGAIN_TURNS == 1 or self._is_alone())
         host, port = self.advertised
-        if port:
+        if port and not self._arrival.is_coming:
             words.append(["here", host, port, self._config.broker_rack or None, self._leads_metadata()])
         if self._turns % LEADS_AGAIN_TURNS == 0:
             words.append(["leads", self.view.words()])
@@ -428,6 +427,18 @@ class RangesMember:
         return (found.host, found.port) if found is not None else None
 
     # The end.
+
+    def _heard_gone(self, index: int) -> None:
+        """The metadata's leader says that this node is no member, as of that entry."""
+        group = self._metadata_group
+        if self._is_stopping or group is None or index <= group.raft.memberships.index:
+            return
+        self._is_stopping = True
+        try:
+            note_removed(self._disk)
+        except OSError as error:
+            log.warning("that this node was removed could not be noted: %s", error)
+        self._fatal(Fatal(REMOVED_LINE))
 
     def stop(self, done: Callable[[], None]) -> None:
         """Leaders are handed over, so that nobody waits for an election; then all is flushed."""

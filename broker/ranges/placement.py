@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from broker.cluster_view import range_name
+from broker.cluster_view import METADATA, range_name
 from broker.node_registry import NodeRecord, NodeRegistry
 from broker.placement import Move, MoveLeader, Policy, RangeView
 from broker.placement_driver import PlacementDriver
 from broker.ranges.topics import RangeTopics
-from broker.ranges.view import METADATA, RangesView
+from broker.ranges.view import RangesView
 from broker.replication.metadata_group import METADATA_GROUP
 from storage.clock import Scheduler
 

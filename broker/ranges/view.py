@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
-from broker.cluster_view import CURRENT_LAG, NOBODY, Broker, Leadership, RangeStatus, range_name
+from broker.cluster_view import CURRENT_LAG, METADATA, NOBODY, Broker, Leadership, RangeStatus, range_name
 from broker.ranges.assignment import replication_factor
 from broker.ranges.hosting import Hosted, Hosting, Stage
 from broker.ranges.leaders import Leaders, Led
@@ -18,7 +18,6 @@ from txn.partition import Partition
 
 LATELY_MS: Final = 60_000
 """As in `broker.replication.view`."""
-METADATA: Final = "metadata"
 SILENT_TIMEOUTS: Final = 1.5
 """A replica that has answered its leader nothing for so many election timeouts cannot take over."""
 
@@ -53,7 +52,7 @@ class RangesView:
 
     @property
     def fixed_members(self) -> bool:
-        return True
+        return False
 
     def brokers(self) -> Sequence[Broker]:
         return self._named()

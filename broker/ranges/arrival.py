@@ -1,0 +1,125 @@
+"""How a node comes into a cluster of ranges: with the first ones (`founding`), or added to nodes that are there.
+
+    newcomer                          leader of the metadata
+                                <-    met  ..., without a number of the newcomer's: where all are reached
+    new  number                 ->    on record with its number first (`NodeRecord.folder`), then ADD_LEARNER
+                                <-    met  founders, their numbers, the newcomer's, where all are reached
+
+Before it has founded or arrived it takes part in nothing. A node that says `new` and is known by another number has
+lost its folder: it is told so, and ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from broker.ranges.founding import FolderLost, Founding
+from broker.replication.neighbours import Neighbours
+from broker.replication.store import Fatal
+from storage.disk import Disk
+
+FOLDER: Final = "raft"
+FOUNDING: Final = "raft/founding"
+
+
+class Arrival:
+    """`join` is called when this node takes part; `has_nothing`: whether the metadata's log is empty here. Blocks while
+    it reads and writes its file. Raises OSError."""
+
+    def __init__(
+        self,
+        node_id: int,
+        told: Sequence[int],
+        disk: Disk,
+        new_number: Callable[[], int],
+        *,
+        join: Callable[[], None],
+        has_nothing: Callable[[], bool],
+        fatal: Callable[[Exception], None],
+    ) -> None:
+        self.neighbours: Neighbours
+        """Set before anything is heard."""
+        self.heard: dict[int, int] = {}
+        """By node: the number that one said which has nothing yet."""
+        self._disk = disk
+        self._join = join
+        self._has_nothing = has_nothing
+        self._fatal = fatal
+        self.founding = self._read(node_id, told, new_number)
+
+    def _read(self, node_id: int, told: Sequence[int], new_number: Callable[[], int]) -> Founding:
+        """What this folder knows of how it came into its cluster."""
+        if self._disk.exists(FOUNDING):
+            file = self._disk.open_readonly(FOUNDING)
+            try:
+                data = file.pread(file.size(), 0)
+            finally:
+                file.close()
+            return Founding.unpacked(node_id, data)
+        founding = Founding(node_id, told, {node_id: new_number()})
+        self._keep(founding)
+        return founding
+
+    def _keep(self, founding: Founding) -> None:
+        """Blocks until it is durable."""
+        new = FOUNDING + ".new"
+        if self._disk.exists(new):
+            self._disk.remove(new)
+        file = self._disk.open(new, create=True)
+        file.pwritev([founding.packed()], 0)
+        file.flush()
+        file.close()
+        self._disk.rename(new, FOUNDING)
+        self._disk.flush_dir(FOLDER)
+
+    @property
+    def is_done(self) -> bool:
+        return self.founding.is_done
+
+    @property
+    def is_coming(self) -> bool:
+        """To a cluster that is there, and it has nothing of it yet; or it is not known yet whether there is one."""
+        return self._has_nothing() and not (self.is_done and self.founding.founded)
+
+    def words(self, *, again: bool) -> list[list[Any]]:
+        """`again`: nodes may not have heard of how this cluster began."""
+        words: list[list[Any]] = []
+        if again or not self.is_done:
+            words.append(["founding", *self.founding.words()])
+        if self.is_coming:
+            words.append(["new", self.founding.numbers[self.founding.node_id]])
+        return words
+
+    def heard_founding(self, peer: int, peers: Sequence[int], numbers: Mapping[int, int]) -> None:
+        self._take(lambda: self.founding.heard(peer, peers, numbers))
+
+    def heard_new(self, peer: int, number: int) -> None:
+        self.heard[peer] = number
+        self.neighbours.heard_empty(peer)
+
+    def heard_met(
+        self,
+        peer: int,
+        peers: Sequence[int],
+        numbers: Mapping[int, int],
+        number: int | None,
+        places: Mapping[int, str],
+    ) -> None:
+        """`number`: of this node; None: it is not on record yet."""
+        if self._has_nothing():
+            self.neighbours.also |= places
+        if number is not None:
+            self._take(lambda: self.founding.met(peer, peers, numbers, number))
+
+    def _take(self, hear: Callable[[], bool]) -> None:
+        was_done = self.is_done
+        try:
+            if hear():
+                self._keep(self.founding)
+                if self.is_done and not was_done:
+                    self._join()
+        except OSError as error:
+            self._fatal(error)
+        except FolderLost as error:
+            self._fatal(Fatal(str(error)))
