@@ -78,7 +78,7 @@ class Controller(StoreServices):
         self.registry = NodeRegistry(store, scheduler.now_ms)
         self._nodes = Periodic(scheduler, NODES_MS, self.register_nodes)
         self.register_nodes()
-        self.placement = RangePlacement(self.registry, topics, view, scheduler, hand_over)
+        self.placement = RangePlacement(self.registry, topics, view, scheduler, hand_over, store)
 
     def _find_cluster_id(self) -> str:
         record = self.store.get(keys.NODE)

@@ -4,7 +4,8 @@
 
 Guarantees: a group takes part only when its place in the file of hard states and its folder are durable, in that order;
 it is gone from here in the opposite one, and never because a view is behind (docs/raft.md, section 8, 2 and 3). One
-range is opened per turn of the loop. Nothing is served of a group whose record names other nodes.
+range is opened per turn of the loop. A replica of a group whose record names other nodes goes on until it is told to
+`depart` (`moving`).
 """
 
 from __future__ import annotations
@@ -74,7 +75,8 @@ class Hosted:
 
 class Hosting:
     """`log_config` gives a range's limits; `on_open(group, replica)` when there is something to serve from;
-    `on_progress(group, partitions)` when high watermarks moved; `on_leader(group)` when its leader or term changed."""
+    `on_gone(group)` when there is not any more, though the range is; `on_progress(group, partitions)` when high
+    watermarks moved; `on_leader(group)` when its leader or term changed."""
 
     def __init__(
         self,
@@ -86,6 +88,7 @@ class Hosting:
         *,
         log_config: Callable[[RangeRecord], LogConfig],
         on_open: Callable[[int, RangeReplica], None],
+        on_gone: Callable[[int], None],
         on_progress: Callable[[int, Iterable[int]], None],
         on_leader: Callable[[int], None],
         fatal: Callable[[Exception], None],
@@ -99,6 +102,7 @@ class Hosting:
         self._hard_states = hard_states
         self._log_config = log_config
         self._on_open = on_open
+        self._on_gone = on_gone
         self._on_progress = on_progress
         self._on_leader = on_leader
         self._fatal = fatal
@@ -125,13 +129,21 @@ class Hosting:
     def appeared(self, group: int, record: RangeRecord, lsn: int) -> None:
         """Committed as of `lsn`. Again for a change of what it says."""
         self._wanted[group] = record
+        hosted = self.hosted.get(group)
+        if hosted is not None:
+            hosted.record = record
+        elif self._node_id in record.holders or lsn >= self._left_over.get(group, lsn + 1):
+            self._host_it(group, record, lsn)
+
+    def _host_it(self, group: int, record: RangeRecord, lsn: int) -> None:
         self._left_over.pop(group, None)
-        if self._node_id in record.replicas and group not in self.hosted and not self._is_closed:
-            self.hosted[group] = Hosted(group, record)
-            self._queue.append(group)
-            if group not in self._hard_states:
-                self._hard_states.add(group, lsn)
-            self._wake()
+        if self._is_closed:
+            return
+        self.hosted[group] = Hosted(group, record)
+        self._queue.append(group)
+        if group not in self._hard_states:
+            self._hard_states.add(group, lsn)
+        self._wake()
 
     def disappeared(self, group: int) -> None:
         self._wanted.pop(group, None)
@@ -142,7 +154,12 @@ class Hosting:
     def viewed(self, lsn: int) -> None:
         """`appeared` and `disappeared` have told everything up to there: what still has no record is gone."""
         for group, since in list(self._left_over.items()):
-            if lsn >= since:
+            if lsn < since:
+                continue
+            record = self._wanted.get(group)
+            if record is not None:
+                self._host_it(group, record, lsn)
+            else:
                 del self._left_over[group]
                 log.warning("range group %d was deleted while this node was away", group)
                 self._free(group)
@@ -176,6 +193,11 @@ class Hosting:
         made = [name for name in self._disk.list(folder) if name.endswith(".seg")]
         hard_state = self._hard_states.state(group)
         if hard_state.term:
+            if not made and self._node_id not in record.holders:
+                # A removal was under way: nobody counts on it.
+                hosted.move(Stage.FAILED)
+                self._remove(hosted)
+                return
             if not made:
                 raise Fatal(
                     f"the files of {record.topic} {record.first}-{record.last} are gone from {folder}"
@@ -277,6 +299,13 @@ class Hosting:
         )
 
     # Removing.
+
+    def depart(self, group: int) -> None:
+        """The group has this node no more, and the record does not name it."""
+        hosted = self.hosted[group]
+        assert self._node_id not in hosted.record.holders
+        self._remove(hosted)
+        self._on_gone(group)
 
     def _remove(self, hosted: Hosted) -> None:
         hosted.move(Stage.REMOVING)

@@ -23,6 +23,7 @@ from broker.ranges.controller import Controller
 from broker.ranges.hosting import Hosting
 from broker.ranges.leaders import Leaders
 from broker.ranges.member_changes import MetadataMembers
+from broker.ranges.moving import Moving
 from broker.ranges.node import RangesNode
 from broker.ranges.records import RangeRecord
 from broker.ranges.topics import RangeTopics
@@ -136,7 +137,7 @@ class RangesMember:
                 "what this node promised is gone, though it took part: its folder must not be used any more"
             )
         self.leaders = Leaders()
-        self._said: list[list[int]] = []
+        self._said: list[list[Any]] = []
         self._turns = 0
         self.topics = RangeTopics(config, self._replica_of)
         self.hosting = Hosting(
@@ -147,6 +148,7 @@ class RangesMember:
             self._hard_states,
             log_config=self.topics.log_config,
             on_open=self._opened,
+            on_gone=self.topics.gone,
             on_progress=self.topics.progressed,
             on_leader=self._leader_changed,
             fatal=fatal,
@@ -161,6 +163,15 @@ class RangesMember:
             here=self.here,
             metadata=lambda: self._metadata_group,
             default_replication_factor=config.default_replication_factor,
+        )
+        self.moving = Moving(
+            node_id,
+            self.hosting,
+            scheduler,
+            leader_of=lambda group: self.view.of_group(group).leader,
+            here=self.here,
+            say=self._neighbours.say,
+            came=lambda group: self._say_leads(),
         )
         self.node = RangesNode(config, scheduler, self.topics, self.view, relay, self._cluster_id)
         self._metadata_group: Group | None = None
@@ -233,6 +244,7 @@ class RangesMember:
             self.hosting.disappeared(group)
         else:
             self.hosting.appeared(group, record, lsn)
+            self.moving.touch(group)
 
     def _settle(self) -> None:
         self.topics.settle()
@@ -248,9 +260,11 @@ class RangesMember:
 
     def _opened(self, group: int, replica: RangeReplica) -> None:
         self.topics.opened(group, replica)
+        self.moving.touch(group)
 
     def _leader_changed(self, group: int) -> None:
         self.topics.wake(group)
+        self.moving.touch(group)
         # Not from within the host's turn, which is not done with the group.
         self._scheduler.call_soon(self._say_leads)
         self._scheduler.call_soon(self._look)
@@ -335,6 +349,10 @@ class RangesMember:
             self._heard_leads(peer, rest[0])
         elif kind == "hand over":
             self._asked_to_hand_over(*rest)
+        elif kind == "member?":
+            self.moving.asked(peer, *rest)
+        elif kind == "no member":
+            self.moving.told_out(*rest)
 
     def _members(self) -> Collection[int] | None:
         group = self._metadata_group
@@ -376,7 +394,10 @@ class RangesMember:
 
     def _say_leads(self) -> None:
         """At once where this node has begun or ended to lead something; the rest has its turn."""
-        said = [[hosted.number, hosted.led_since_monotonic_ms] for hosted in self.hosting.led()]
+        said: list[list[Any]] = []
+        for hosted in self.hosting.led():
+            led = self.view.led(hosted)
+            said.append([hosted.number, hosted.led_since_monotonic_ms, led.voters, led.learners, led.step])
         if said == self._said or self._is_stopping:
             return
         self._said = said
@@ -462,6 +483,7 @@ class RangesMember:
 
     def _close(self, done: Callable[[], None]) -> None:
         self._neighbours.close()
+        self.moving.close()
         self.host.close()
         self.hosting.close()
         self.metadata.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from broker.node_registry import NodeRecord, NodeRegistry, Standing
 from broker.ranges.arrival import Arrival
+from broker.ranges.moves import may_hold
 from broker.ranges.records import RangeRecord
 from broker.replication.member_changes import MemberChanges, Surroundings
 from broker.replication.neighbours import Neighbours
@@ -56,9 +57,7 @@ class MetadataMembers(MemberChanges):
         return record is not None and record.folder == said and self._neighbours.is_empty(node)
 
     def _holds(self, node: int) -> bool:
-        return any(
-            node in RangeRecord.of(record.value).replicas for _, record in self._store.scan(keys.RANGES)
-        )
+        return any(may_hold(RangeRecord.of(one.value), node) for _, one in self._store.scan(keys.RANGES))
 
     def _meet(self, node: int, record: NodeRecord, membership: Membership) -> None:
         """So that it says who it is, and hears whom the cluster takes it for."""

@@ -186,6 +186,13 @@ class RangeTopics:
         for partition in self._served_by(group):
             partition.serve_from(replica)
 
+    def gone(self, group: int) -> None:
+        """There is no replica of it here any more."""
+        record = self.ranges.get(group)
+        if record is not None:
+            for partition in self._served_by(group):
+                partition.serve_from(cast(SequencedRange, AbsentRange(record.first, record.last)))
+
     def progressed(self, group: int, partitions: Iterable[int]) -> None:
         record = self.ranges.get(group)
         topic = self._by_name.get(record.topic) if record is not None else None

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from broker.cluster_view import CURRENT_LAG, METADATA, NOBODY, Broker, Leadership, RangeStatus, range_name
+from broker.ranges import moves
 from broker.ranges.assignment import replication_factor
 from broker.ranges.hosting import Hosted, Hosting, Stage
 from broker.ranges.leaders import Leaders, Led
@@ -131,6 +132,13 @@ class RangesView:
                 found.append(led.words(group))
         return found
 
+    def said_of(self, group: int) -> Led | None:
+        """What the group's leader says of it, this node or another."""
+        hosted = self._hosting.hosted.get(group)
+        if hosted is not None and hosted.range is not None and hosted.range.leads:
+            return self.led(hosted)
+        return self._leaders.get(group)
+
     def led(self, hosted: Hosted) -> Led:
         """What this node says of a group that it leads."""
         assert hosted.range is not None
@@ -139,7 +147,15 @@ class RangesView:
         lag = self._lag(hosted.range.group)
         voters = tuple(sorted(raft.membership.voters))
         in_sync = tuple(node for node in voters if lag.get(node, 0) <= CURRENT_LAG)
-        return Led(self.node_id, raft.term, voters, in_sync, hosted.led_since_ms)
+        learners = tuple(sorted(raft.membership.learners))
+        record = self._topics.ranges.get(hosted.number)
+        is_there = (
+            record is not None
+            and raft.memberships.index <= raft.commit
+            and moves.is_done(record.goal, raft.membership)
+        )
+        step = record.step if record is not None and is_there else -1
+        return Led(self.node_id, raft.term, voters, in_sync, hosted.led_since_ms, learners, step)
 
     def _lag(self, group: Group) -> dict[int, int]:
         """By replica: entries behind. One that answers nothing counts as behind by all, though it may be heard."""
@@ -182,6 +198,7 @@ class RangesView:
                     raft.term,
                     tuple(sorted(raft.membership.learners)),
                     self._lag(metadata) if raft.is_leader else {},
+                    is_fixed=True,
                 )
             )
         return found + [self._status(group) for group in sorted(self._topics.ranges)]
@@ -193,7 +210,9 @@ class RangesView:
         hosted = self._hosting.hosted.get(group)
         since_ms = led.since_ms if led is not None and led.leader == known.leader else 0
         lag = {node: CURRENT_LAG + 1 for node in known.replicas if node not in known.in_sync}
+        learners = led.learners if led is not None and led.leader == known.leader else ()
         if known.leader == self.node_id and hosted is not None and hosted.range is not None:
+            learners = self.led(hosted).learners
             since_ms = hosted.led_since_ms
             if hosted.range.group is not None:
                 lag = self._lag(hosted.range.group)
@@ -202,9 +221,12 @@ class RangesView:
             known.replicas,
             known.leader,
             known.epoch,
-            (),
+            tuple(sorted({*learners, *record.target}.difference(known.replicas))),
             lag,
             since_ms,
+            wanted=len(record.founders),
+            barred=frozenset(record.left),
+            is_moving=bool(record.target),
         )
 
     def away(self) -> Collection[int]:

@@ -267,6 +267,8 @@ class SimRanges:
             if len({tuple(sorted(one.topics.ranges)) for one in members}) != 1:
                 return False
             for group, record in members[0].topics.ranges.items():
+                if record.target:
+                    return False
                 hosted = [one.hosting.hosted.get(group) for one in members if one.node_id in record.replicas]
                 if any(one is None or one.replica is None for one in hosted):
                     return False
