@@ -58,6 +58,8 @@ class Hosted:
     def __init__(self, number: int, record: RangeRecord) -> None:
         self.number = number
         self.record = record
+        self.lsn = 0
+        """As of which the record says so."""
         self.stage = Stage.MAKING
         self.range: RangeGroup | None = None
         self.led_since_ms = self.led_since_monotonic_ms = 0
@@ -118,10 +120,14 @@ class Hosting:
         self._left_over = {
             group: since for group, since in self._hard_states.groups.items() if _is_range(group)
         }
-        known = {directory(group).split("/")[1] for group in self._left_over}
+        known = {
+            directory(group).split("/")[1]
+            for group in self._left_over
+            if not self._hard_states.has_left(group)
+        }
         for name in self._disk.list("ranges"):
             if name not in known:
-                # Its place was freed before: the rest of a removal.
+                # Its place was freed before, or it has left: the rest of a removal.
                 delete_files(self._disk, f"ranges/{name}")
 
     # What the records say.
@@ -131,25 +137,50 @@ class Hosting:
         self._wanted[group] = record
         hosted = self.hosted.get(group)
         if hosted is not None:
-            hosted.record = record
-        elif self._node_id in record.holders or lsn >= self._left_over.get(group, lsn + 1):
-            self._host_it(group, record, lsn)
-
-    def _host_it(self, group: int, record: RangeRecord, lsn: int) -> None:
-        self._left_over.pop(group, None)
-        if self._is_closed:
+            self._is_told(hosted, record, lsn)
             return
-        self.hosted[group] = Hosted(group, record)
-        self._queue.append(group)
-        if group not in self._hard_states:
+        since, has_left = self._hard_states.since(group), self._hard_states.has_left(group)
+        if self._is_closed or (since is not None and lsn < since):
+            return  # the view of a start, of before the group came here or left
+        self._left_over.pop(group, None)
+        is_named = self._node_id in record.holders
+        if not is_named and (since is None or has_left):
+            return
+        if since is None:
             self._hard_states.add(group, lsn)
+        elif has_left:
+            self._hard_states.come_back(group, lsn)
+        hosted = self.hosted[group] = Hosted(group, record)
+        self._is_told(hosted, record, lsn)
+        self._queue.append(group)
         self._wake()
+
+    def _is_told(self, hosted: Hosted, record: RangeRecord, lsn: int) -> None:
+        hosted.record, hosted.lsn = record, lsn
+        if hosted.range is not None and hosted.range.group is not None:
+            hosted.range.group.raft.may_stand = self._may_stand(hosted)
+
+    def _may_stand(self, hosted: Hosted) -> bool:
+        """Not before its leader reported it as a voter that has the entry of that."""
+        return self._node_id in hosted.record.replicas
+
+    def record(self, group: int) -> RangeRecord | None:
+        """As it was told last."""
+        return self._wanted.get(group)
+
+    def has_dropped(self, group: int) -> bool:
+        """Whether nothing of it is here, nor comes to be here by a record that is known."""
+        return group not in self.hosted and (
+            group not in self._hard_states or self._hard_states.has_left(group)
+        )
 
     def disappeared(self, group: int) -> None:
         self._wanted.pop(group, None)
         hosted = self.hosted.get(group)
         if hosted is not None and hosted.stage in (Stage.HERE, Stage.FAILED):
             self._remove(hosted)
+        elif hosted is None and self._hard_states.has_left(group):
+            self._free(group)
 
     def viewed(self, lsn: int) -> None:
         """`appeared` and `disappeared` have told everything up to there: what still has no record is gone."""
@@ -158,7 +189,7 @@ class Hosting:
                 continue
             record = self._wanted.get(group)
             if record is not None:
-                self._host_it(group, record, lsn)
+                self.appeared(group, record, lsn)
             else:
                 del self._left_over[group]
                 log.warning("range group %d was deleted while this node was away", group)
@@ -192,7 +223,7 @@ class Hosting:
         folder = directory(group)
         made = [name for name in self._disk.list(folder) if name.endswith(".seg")]
         hard_state = self._hard_states.state(group)
-        if hard_state.term:
+        if hard_state.term and not self._hard_states.is_coming(group):
             if not made and self._node_id not in record.holders:
                 # A removal was under way: nobody counts on it.
                 hosted.move(Stage.FAILED)
@@ -204,7 +235,7 @@ class Hosting:
                 )
             self._open_old(hosted)
             return
-        # It never took part. What a start before this one made of it may be half of a file.
+        # It never took part, or did and had left. What a start before this one made of it may be half of a file.
         delete_files(self._disk, folder)
         create_replica(
             self._disk,
@@ -249,7 +280,21 @@ class Hosting:
         if self._is_closed:
             replica.close()
             return
-        self._join(hosted, replica)
+        if not self._hard_states.is_coming(hosted.number):
+            self._join(hosted, replica)
+            return
+
+        def durable(error: Exception | None) -> None:
+            if error is not None:
+                self._fatal(error)
+            elif self._is_closed:
+                replica.close()
+            else:
+                self._join(hosted, replica)
+
+        # From now on the folder is what it has promised.
+        self._hard_states.came_back(hosted.number)
+        self._hard_states.when_all_durable(durable)
 
     def _join(self, hosted: Hosted, replica: RangeReplica) -> None:
         group = hosted.number
@@ -259,7 +304,13 @@ class Hosting:
             self._remove(hosted)
             return
         hard_state = self._hard_states.state(group)
-        joined = hosted.range.join(self._host, group, hard_state, is_new=not hard_state.term)
+        joined = hosted.range.join(
+            self._host,
+            group,
+            hard_state,
+            is_new=not hard_state.term,
+            may_stand=self._may_stand(hosted),
+        )
         self._on_open(group, replica)
         if not hard_state.term and hosted.record.replicas[0] == self._node_id:
             for delay_ms in STAND_AGAIN_MS:
@@ -301,13 +352,19 @@ class Hosting:
     # Removing.
 
     def depart(self, group: int) -> None:
-        """The group has this node no more, and the record does not name it."""
+        """The group has this node no more, and the record does not name it. What was promised is kept."""
         hosted = self.hosted[group]
         assert self._node_id not in hosted.record.holders
-        self._remove(hosted)
+        self._end(hosted)
+        self._hard_states.leave(group, hosted.lsn)
+        self._delete(group)
         self._on_gone(group)
 
     def _remove(self, hosted: Hosted) -> None:
+        self._end(hosted)
+        self._free(hosted.number)
+
+    def _end(self, hosted: Hosted) -> None:
         hosted.move(Stage.REMOVING)
         group = hosted.number
         if group in self._host.groups:
@@ -318,10 +375,13 @@ class Hosting:
                 replica.close()
             except OSError as error:
                 log.warning("%s: %s", replica.directory, error)
-        self._free(group)
 
     def _free(self, group: int) -> None:
         self._hard_states.remove(group)
+        self._delete(group)
+
+    def _delete(self, group: int) -> None:
+        """When it is durable that the files are of no use."""
 
         def durable(error: Exception | None) -> None:
             if error is not None:
@@ -332,6 +392,8 @@ class Hosting:
                 delete_files(self._disk, directory(group))
             except OSError as failure:
                 log.warning("%s stays until the next start: %s", directory(group), failure)
+            if group not in self._wanted and self._hard_states.has_left(group):
+                self._free(group)  # deleted meanwhile
 
         self._hard_states.when_all_durable(durable)
 

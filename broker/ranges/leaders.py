@@ -15,7 +15,7 @@ from typing import Any
 @dataclass(frozen=True, slots=True)
 class Led:
     """`in_sync` are those that have nearly all; `since_ms` by the leader's wall clock; `step` is that of the record
-    (`moves`) which the group has come to, -1 while it is on its way."""
+    (`moves`) which the group has come to, -1 while it is on its way; `is_whole`: all members have the last change."""
 
     leader: int
     term: int
@@ -24,10 +24,11 @@ class Led:
     since_ms: int
     learners: tuple[int, ...] = ()
     step: int = -1
+    is_whole: bool = False
 
     def words(self, group: int) -> list[object]:
-        members = list(self.voters), list(self.in_sync), self.since_ms, list(self.learners), self.step
-        return [group, self.leader, self.term, *members]
+        members = list(self.voters), list(self.in_sync), self.since_ms, list(self.learners)
+        return [group, self.leader, self.term, *members, self.step, self.is_whole]
 
 
 class Leaders:
@@ -40,11 +41,12 @@ class Leaders:
         """All that this node knows of at the moment, itself and others. The groups of which something changed."""
         changed: set[int] = set()
         named: set[int] = set()
-        for group, leader, term, voters, in_sync, since_ms, learners, step in words:
+        for group, leader, term, voters, in_sync, since_ms, learners, step, is_whole in words:
             own = leader == node
             if own:
                 named.add(group)
-            led = Led(leader, term, tuple(voters), tuple(in_sync), since_ms, tuple(learners), step)
+            members = tuple(voters), tuple(in_sync), since_ms, tuple(learners)
+            led = Led(leader, term, *members, step, is_whole)
             known = self._led.get(group)
             if known is None or term > known.term or (own and term == known.term and led != known):
                 self._led[group] = led

@@ -16,7 +16,7 @@ from uuid import UUID
 
 import msgpack
 
-from broker.cluster_view import Broker
+from broker.cluster_view import NOBODY, Broker
 from broker.config import BrokerConfig
 from broker.ranges.arrival import Arrival
 from broker.ranges.controller import Controller
@@ -172,6 +172,7 @@ class RangesMember:
             here=self.here,
             say=self._neighbours.say,
             came=lambda group: self._say_leads(),
+            dropped=self._tell_dropped,
         )
         self.node = RangesNode(config, scheduler, self.topics, self.view, relay, self._cluster_id)
         self._metadata_group: Group | None = None
@@ -349,6 +350,8 @@ class RangesMember:
             self._heard_leads(peer, rest[0])
         elif kind == "hand over":
             self._asked_to_hand_over(*rest)
+        elif kind == "dropped":
+            self._heard_dropped(peer, *rest)
         elif kind == "member?":
             self.moving.asked(peer, *rest)
         elif kind == "no member":
@@ -427,6 +430,17 @@ class RangesMember:
             self._asked_to_hand_over(group, target)
         else:
             self._neighbours.say(leader, ["hand over", group, target])
+
+    def _tell_dropped(self, group: int) -> None:
+        controller = self.view.controller()
+        if controller == self.node_id:
+            self._heard_dropped(self.node_id, group)
+        elif controller != NOBODY:
+            self._neighbours.say(controller, ["dropped", group])
+
+    def _heard_dropped(self, peer: int, group: int) -> None:
+        if self.node.controller is not None:
+            self.node.controller.placement.moves.dropped(group, peer)
 
     # For those who serve clients.
 

@@ -57,7 +57,13 @@ class MetadataMembers(MemberChanges):
         return record is not None and record.folder == said and self._neighbours.is_empty(node)
 
     def _holds(self, node: int) -> bool:
-        return any(may_hold(RangeRecord.of(one.value), node) for _, one in self._store.scan(keys.RANGES))
+        """One that is there has told, too, that it has dropped what it had: nobody else could (`moves.forgotten`)."""
+        records = [RangeRecord.of(one.value) for _, one in self._store.scan(keys.RANGES)]
+        is_here = node in self._member.here()
+        return any(
+            may_hold(one, node) or (is_here and node in one.left and node not in one.dropped)
+            for one in records
+        )
 
     def _meet(self, node: int, record: NodeRecord, membership: Membership) -> None:
         """So that it says who it is, and hears whom the cluster takes it for."""

@@ -10,8 +10,10 @@ that is so: the group may have let it go already.
 
 A node that was given up is not named any more, though the group may have it for a moment yet.
 
-Guarantee: a node that may have had a vote in the group never comes back to it. Its log and its vote are gone, and an
-old member of an old membership could be elected by it once more, without what was committed since.
+Guarantee: a node that had a vote in the group comes back to it only when no replica is left, anywhere, by whose log it
+still has one: all that left have dropped what they had, and all that are members have the last change. Its own log is
+gone; by its word a member of an old membership could be elected once more, without what was committed since. For the
+same reason it does not stand for election before it is a voter by its own log (`Raft.may_stand`).
 """
 
 from __future__ import annotations
@@ -27,6 +29,23 @@ from raftish.membership import Change, Membership, Step
 def may_hold(record: RangeRecord, node: int) -> bool:
     """Whether the group may have that node as a member, so far as the record says."""
     return node in record.holders or (bool(record.target) and node in record.left)
+
+
+def dropped(record: RangeRecord, node: int) -> RangeRecord | None:
+    """The record when that node says that nothing of the range is left on it; None: that is no news."""
+    if node not in record.left or node in record.dropped:
+        return None
+    return replace(record, dropped=(*record.dropped, node))
+
+
+def forgotten(record: RangeRecord, step: int, *, is_whole: bool) -> RangeRecord | None:
+    """The record when nobody is left who knows of a vote of those that left; None: that is not so, or no news.
+    `is_whole`: all members have the last change of members, durably."""
+    if record.target or not record.left or step != record.step or not is_whole:
+        return None
+    if not set(record.left) <= set(record.dropped):
+        return None
+    return replace(record, left=(), dropped=())
 
 
 def ordered(record: RangeRecord, move: Move) -> RangeRecord | None:

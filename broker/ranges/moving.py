@@ -26,11 +26,12 @@ from storage.clock import Periodic, Scheduler
 log = logging.getLogger("sealog")
 
 LOOK_MS: Final = 200
+TELL_AGAIN_LOOKS: Final = 5
 
 
 class Moving:
     """`leader_of(group)` is NOBODY where it is not known; `here` are the nodes that were heard lately; `came(group)`:
-    the group is where its record wants it."""
+    the group is where its record wants it; `dropped(group)` tells the controller, or is lost."""
 
     def __init__(
         self,
@@ -42,6 +43,7 @@ class Moving:
         here: Callable[[], Collection[int]],
         say: Callable[[int, Sequence[Any]], None],
         came: Callable[[int], None],
+        dropped: Callable[[int], None],
     ) -> None:
         self._node_id = node_id
         self._hosting = hosting
@@ -49,6 +51,8 @@ class Moving:
         self._here = here
         self._say = say
         self._came = came
+        self._dropped = dropped
+        self._looks = 0
         self._due: set[int] = set()
         """Groups that may have something left to do. All others are at rest, and cost nothing."""
         self._periodic = Periodic(scheduler, LOOK_MS, self.look)
@@ -61,9 +65,14 @@ class Moving:
         self._due.add(group)
 
     def look(self) -> None:
+        self._looks += 1
         for group in sorted(self._due):
             hosted = self._hosting.hosted.get(group)
-            if hosted is None or (hosted.stage is Stage.HERE and self._step(hosted)):
+            if hosted is None:
+                is_over = self._tell_dropped(group)
+            else:
+                is_over = hosted.stage is Stage.HERE and self._step(hosted)
+            if is_over:
                 self._due.discard(group)
 
     def _step(self, hosted: Hosted) -> bool:
@@ -78,6 +87,15 @@ class Moving:
         if self._node_id in hosted.record.holders:
             return True
         self._leave(hosted)
+        return False
+
+    def _tell_dropped(self, group: int) -> bool:
+        """Again and again, until the record has it; whether that is so."""
+        record = self._hosting.record(group)
+        if record is None or self._node_id not in record.left or self._node_id in record.dropped:
+            return True
+        if self._looks % TELL_AGAIN_LOOKS == 0 and self._hosting.has_dropped(group):
+            self._dropped(group)
         return False
 
     # On the leader.

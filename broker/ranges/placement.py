@@ -40,7 +40,7 @@ class RangePlacement:
         self._topics = topics
         self._view = view
         self._hand_over = hand_over
-        self._moves = ReplicaMoves(store, topics, scheduler, view.said_of)
+        self.moves = ReplicaMoves(store, topics, scheduler, view.said_of)
         self._driver = PlacementDriver(self, scheduler, self._policy)
 
     def close(self) -> None:
@@ -71,7 +71,7 @@ class RangePlacement:
             if range_name(record.topic, record.first, record.last) != move.range:
                 continue
             if not isinstance(move, MoveLeader):
-                self._moves.order(group, move)
+                self.moves.order(group, move)
             else:
                 self._hand_over(move.source, group, move.target)
 

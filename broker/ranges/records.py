@@ -33,7 +33,9 @@ class RangeRecord:
     step: int = 0
     """Grows with each target."""
     left: tuple[int, ...] = ()
-    """Nodes that may have had a vote and have none any more: they are not made members again (docs/raft.md, 8)."""
+    """Nodes that may have had a vote and have none any more: none is made a member again before all of them have
+    `dropped` what they had (docs/raft.md, 8)."""
+    dropped: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, value: Any) -> RangeRecord:

@@ -11,7 +11,7 @@ from typing import Final
 
 from broker.placement import Move
 from broker.ranges.leaders import Led
-from broker.ranges.moves import ordered, settled
+from broker.ranges.moves import dropped, forgotten, ordered, settled
 from broker.ranges.records import RangeRecord
 from broker.ranges.topics import RangeTopics
 from storage.clock import Periodic, Scheduler
@@ -39,12 +39,17 @@ class ReplicaMoves:
 
     def look(self) -> None:
         for group, record in list(self._topics.ranges.items()):
-            led = self._led(group) if record.target else None
+            led = self._led(group) if record.target or record.left else None
             if led is not None:
                 self._settle(group, led)
 
     def _settle(self, group: int, led: Led) -> None:
         self._change(group, lambda record: settled(record, led.step, led.voters))
+        self._change(group, lambda record: forgotten(record, led.step, is_whole=led.is_whole))
+
+    def dropped(self, group: int, node: int) -> None:
+        """Nothing of it is left on that node."""
+        self._change(group, lambda record: dropped(record, node))
 
     def _change(self, group: int, change: Callable[[RangeRecord], RangeRecord | None]) -> None:
         """By the newest record, committed or not: what is under way may be an earlier change of it."""

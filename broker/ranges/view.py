@@ -149,13 +149,14 @@ class RangesView:
         in_sync = tuple(node for node in voters if lag.get(node, 0) <= CURRENT_LAG)
         learners = tuple(sorted(raft.membership.learners))
         record = self._topics.ranges.get(hosted.number)
-        is_there = (
-            record is not None
-            and raft.memberships.index <= raft.commit
-            and moves.is_done(record.goal, raft.membership)
-        )
-        step = record.step if record is not None and is_there else -1
-        return Led(self.node_id, raft.term, voters, in_sync, hosted.led_since_ms, learners, step)
+        step, is_whole = -1, False
+        if record is not None and raft.leadership is not None and raft.memberships.index <= raft.commit:
+            progress = raft.leadership.progress
+            behind = {node for node, one in progress.items() if one.match < raft.memberships.index}
+            is_whole = not behind
+            if moves.is_done(record.goal, raft.membership) and behind <= set(record.replicas):
+                step = record.step
+        return Led(self.node_id, raft.term, voters, in_sync, hosted.led_since_ms, learners, step, is_whole)
 
     def _lag(self, group: Group) -> dict[int, int]:
         """By replica: entries behind. One that answers nothing counts as behind by all, though it may be heard."""
