@@ -296,9 +296,17 @@ def values_in(records, offset):
     return values
 
 
+REACHED = {
+    "add": Standing.UP,
+    "remove": Standing.REMOVED,
+    "drain": Standing.DRAINING,
+    "undrain": Standing.UP,
+}
+
+
 class Operator:
-    """Wants nodes in or out, one after the other, and says so again until it is so; `peer-N:1` is where node N is
-    reached."""
+    """Wants nodes in, out, drained or not, one after the other, and says so again until it is so. `peer-N:1` is where
+    node N is reached."""
 
     def __init__(self, cluster):
         self.cluster = cluster
@@ -314,8 +322,8 @@ class Operator:
         event, node = self.wanted[0]
         registry = max(controllers, key=lambda one: one.term).registry
         states = {number: one.standing for number, one in registry.all().items()}
-        if states.get(node) is {"add": Standing.UP, "remove": Standing.REMOVED}[event]:
-            if event == "add" or node in self.cluster.removed or node not in self.cluster.members:
+        if states.get(node) is REACHED[event]:
+            if event != "remove" or node in self.cluster.removed or node not in self.cluster.members:
                 self.wanted.pop(0)
             return
         with contextlib.suppress(KafkaError, OSError, MetaStoreError):

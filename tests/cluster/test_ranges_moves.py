@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import os
 
+import pytest
 from support.sim_disk import SimDisk
 
 from broker.node_registry import Standing
 from broker.replication.store import Fatal
+from tests.cluster.sim_moves import at_rest, judge, run
 from tests.cluster.sim_ranges import Operator, SimRanges, Writer
 from wire.errors import ErrorCode
 
@@ -116,38 +118,6 @@ def holders(cluster):
     return {group: set(record.replicas) for group, record in member.topics.ranges.items()}
 
 
-def at_rest(cluster, node=None, has=True):
-    """Nothing is on the move, and that node holds something, or nothing."""
-    for member in cluster.members.values():
-        for record in member.topics.ranges.values():
-            if record.target or len(record.replicas) != len(record.founders):
-                return False
-            if node is not None and not has and node in record.holders:
-                return False
-        for group, hosted in member.hosting.hosted.items():
-            record = member.topics.ranges.get(group)
-            if record is None or member.node_id not in record.replicas or hosted.range is None:
-                return False
-    if node is not None and has:
-        return any(node in one for one in holders(cluster).values())
-    return True
-
-
-def check_read(cluster, writers):
-    for writer in writers:
-        while not writer.step():
-            pass
-    cluster.whole()
-    for writer in writers:
-        leader = -1
-        while leader not in cluster.members:
-            cluster.advance(20)
-            leader = cluster.leader(writer.topic, writer.partition)[0]
-        values = cluster.read(leader, writer.topic, writer.partition)[1]
-        assert values == sorted(writer.acked, key=writer.acked.get)
-        assert list(range(len(values))) == sorted(writer.acked.values())
-
-
 def test_a_node_that_comes_takes_replicas_and_one_that_goes_gives_them_away_first():
     cluster = SimRanges(6)
     cluster.create_topic("t", 6)
@@ -158,22 +128,27 @@ def test_a_node_that_comes_takes_replicas_and_one_that_goes_gives_them_away_firs
     operator.finish()
     # Nine replicas on four nodes: two at least on each.
     cluster.run_until(
-        lambda: at_rest(cluster, 3) and sum(3 in one for one in holders(cluster).values()) == 2,
+        lambda: at_rest(cluster) and sum(3 in one for one in holders(cluster).values()) == 2,
         max_ms=120_000,
     )
     assert all(len(one) == 3 for one in holders(cluster).values())
-    check_read(cluster, writers)
+    judge(cluster, writers)
     operator.wants("remove", 0)
     operator.finish()
-    cluster.run_until(lambda: at_rest(cluster, 0, has=False))
+    cluster.run_until(lambda: at_rest(cluster))
     assert all(one == {1, 2, 3} for one in holders(cluster).values())
     assert cluster.removed == {0}
-    check_read(cluster, writers)
+    judge(cluster, writers)
     for node in (1, 2, 3):
         cluster.cut_power(node)
     cluster.heal()
-    check_read(cluster, writers)
+    judge(cluster, writers)
     # What was given away is gone from the disk as well.
     for node in (1, 2, 3):
         groups = {group for group, nodes in holders(cluster).items() if node in nodes}
         assert {int(name) for name in cluster.disks[node].list("ranges")} == groups
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_nothing_acknowledged_is_lost_while_nodes_come_and_go_and_replicas_move(seed):
+    run(seed)
