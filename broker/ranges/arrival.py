@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+import msgpack
+
 from broker.ranges.founding import FolderLost, Founding
 from broker.replication.neighbours import Neighbours
 from broker.replication.store import Fatal
@@ -21,6 +23,9 @@ from storage.disk import Disk
 
 FOLDER: Final = "raft"
 FOUNDING: Final = "raft/founding"
+PLACES: Final = "raft/places"
+"""Where nodes are reached, as the records said last: a start that was told of too few nodes hears of no record before
+it has found others."""
 
 
 class Arrival:
@@ -46,32 +51,50 @@ class Arrival:
         self._join = join
         self._has_nothing = has_nothing
         self._fatal = fatal
-        self.founding = self._read(node_id, told, new_number)
+        self.founding = self._read_founding(node_id, told, new_number)
+        places = self._read(PLACES)
+        self.places: dict[int, str] = msgpack.unpackb(places, strict_map_key=False) if places else {}
+        """HOST:PORT by node."""
 
-    def _read(self, node_id: int, told: Sequence[int], new_number: Callable[[], int]) -> Founding:
+    def _read_founding(self, node_id: int, told: Sequence[int], new_number: Callable[[], int]) -> Founding:
         """What this folder knows of how it came into its cluster."""
-        if self._disk.exists(FOUNDING):
-            file = self._disk.open_readonly(FOUNDING)
-            try:
-                data = file.pread(file.size(), 0)
-            finally:
-                file.close()
+        data = self._read(FOUNDING)
+        if data is not None:
             return Founding.unpacked(node_id, data)
         founding = Founding(node_id, told, {node_id: new_number()})
-        self._keep(founding)
+        self._keep(FOUNDING, founding.packed())
         return founding
 
-    def _keep(self, founding: Founding) -> None:
-        """Blocks until it is durable."""
-        new = FOUNDING + ".new"
+    def _read(self, path: str) -> bytes | None:
+        if not self._disk.exists(path):
+            return None
+        file = self._disk.open_readonly(path)
+        try:
+            return file.pread(file.size(), 0)
+        finally:
+            file.close()
+
+    def _keep(self, path: str, data: bytes) -> None:
+        """In place of what was there. Blocks until it is durable."""
+        new = path + ".new"
         if self._disk.exists(new):
             self._disk.remove(new)
         file = self._disk.open(new, create=True)
-        file.pwritev([founding.packed()], 0)
+        file.pwritev([data], 0)
         file.flush()
         file.close()
-        self._disk.rename(new, FOUNDING)
+        self._disk.rename(new, path)
         self._disk.flush_dir(FOLDER)
+
+    def note_places(self, places: Mapping[int, str]) -> None:
+        """Nodes are reached there."""
+        if self.places.items() >= places.items():
+            return
+        self.places |= places
+        try:
+            self._keep(PLACES, msgpack.packb(self.places))
+        except OSError as error:
+            self._fatal(error)
 
     @property
     def is_done(self) -> bool:
@@ -109,6 +132,7 @@ class Arrival:
         """`number`: of this node; None: it is not on record yet."""
         if self._has_nothing():
             self.neighbours.also |= places
+            self.note_places(places)
         if number is not None:
             self._take(lambda: self.founding.met(peer, peers, numbers, number))
 
@@ -116,7 +140,7 @@ class Arrival:
         was_done = self.is_done
         try:
             if hear():
-                self._keep(self.founding)
+                self._keep(FOUNDING, self.founding.packed())
                 if self.is_done and not was_done:
                     self._join()
         except OSError as error:

@@ -120,6 +120,7 @@ class RangesMember:
             words=self._words,
         )
         self._arrival.neighbours = self._neighbours
+        self._neighbours.hints = self._arrival.places
         self.metadata = MetadataGroup(
             node_id,
             disk,
@@ -203,6 +204,7 @@ class RangesMember:
         view = self.metadata.view
         view.watch(self._ranges_told, prefix=keys.RANGES)
         view.watch(self._topics_told, prefix=keys.TOPICS)
+        view.watch(lambda _: self._arrival.note_places(self._places_on_record()), prefix=keys.NODES)
         self._on_ready()
         # Where clients reach it: who is not heard is placed nothing on.
         self._neighbours.turn()
@@ -370,6 +372,7 @@ class RangesMember:
         return {
             keys.parse_cluster_node(key): record.value["peer"]
             for key, record in self.metadata.view.scan(keys.NODES)
+            if record.value["peer"]
         }
 
     def _words(self) -> list[list[Any]]:
