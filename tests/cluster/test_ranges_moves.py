@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from support.sim_disk import SimDisk
@@ -14,10 +15,13 @@ from support.sim_loop import SimScheduler
 
 from broker.node_registry import Standing
 from broker.placement import AddReplica, RemoveReplica
+from broker.ranges import member as member_module
 from broker.ranges.moves import dropped, forgotten, is_done, may_hold, next_change, ordered, settled
 from broker.ranges.records import RangeRecord
 from broker.replication.folder import make_dir_durable
 from broker.replication.hard_states import HardStateTable
+from broker.replication.metadata_group import MetadataGroup
+from broker.replication.replica import LogLimits
 from broker.replication.store import Fatal
 from raftish.config import Config
 from raftish.core import Raft, Role
@@ -113,18 +117,20 @@ def test_a_node_that_holds_nothing_is_removed_and_ends():
     assert cluster.controller().node.controller.registry.all()[3].standing is Standing.REMOVED
 
 
-def test_a_node_that_fetches_the_metadata_as_a_snapshot():
+def test_a_node_that_comes_late_fetches_the_metadata_as_a_snapshot(monkeypatch):
+    small = partial(MetadataGroup, limits=LogLimits(part_bytes=1024, keep_bytes=0))
+    monkeypatch.setattr(member_module, "MetadataGroup", small)
     cluster = SimRanges(5, snapshot_log_bytes=2000)
     for number in range(12):
         cluster.create_topic(f"t{number}", 2)
-    cluster.run_until(
-        lambda: all(one.metadata.replicated.snapshots is not None for one in cluster.members.values())
-    )
+    cluster.run_until(lambda: all(one.metadata.log.first_index > 10 for one in cluster.members.values()))
     operator = Operator(cluster)
     operator.wants("add", 3)
     cluster.come(3, [0])
     operator.finish()
     cluster.run_until(lambda: len(cluster.members[3].topics) == 12)
+    assert cluster.members[3].metadata.log.first_index > 10
+    cluster.run_until(lambda: voters(cluster) == {(0, 1, 2, 3)})
 
 
 def holders(cluster):
@@ -364,3 +370,25 @@ def test_a_node_that_may_not_stand_does_not_lead_alone():
 def test_a_planted_fault_is_found(planted):
     seeds = range(planted.first_seed, planted.first_seed + WITHIN)
     assert any(found_in(planted.mutant, seed) for seed in seeds)
+
+
+@pytest.mark.parametrize("first", ["add", "remove"])
+def test_a_node_whose_folder_was_lost_is_replaced_by_one_with_another_number(first):
+    cluster = SimRanges(9)
+    cluster.create_topic("t", 3)
+    writers = written(cluster, "t", 3)
+    lost = next(node for node in cluster.names if node != cluster.controller().node_id)
+    cluster.cut_power(lost)
+    operator = Operator(cluster)
+    events = [("add", 3), ("remove", lost)]
+    for event in events if first == "add" else reversed(events):
+        operator.wants(*event)
+    cluster.come(3, [node for node in (0, 1, 2) if node != lost])
+    operator.finish()
+    cluster.removed.add(lost)
+    stay = {0, 1, 2, 3} - {lost}
+    cluster.run_until(lambda: all(one == stay for one in holders(cluster).values()) and at_rest(cluster))
+    cluster.run_until(lambda: voters(cluster) == {tuple(sorted(stay))})
+    judge(cluster, writers)
+    # It had a vote and never said that it has dropped what it had: nobody who left comes back to these ranges.
+    assert all(record.left == (lost,) for record in cluster.members[3].topics.ranges.values())
