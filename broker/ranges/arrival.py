@@ -11,15 +11,19 @@ lost its folder: it is told so, and ends.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgpack
 
 from broker.ranges.founding import FolderLost, Founding
+from broker.replication.folder import REMOVED_LINE, note_removed
 from broker.replication.neighbours import Neighbours
 from broker.replication.store import Fatal
 from storage.disk import Disk
+
+log = logging.getLogger("sealog")
 
 FOLDER: Final = "raft"
 FOUNDING: Final = "raft/founding"
@@ -117,11 +121,17 @@ class Arrival:
     def heard_founding(self, peer: int, peers: Sequence[int], numbers: Mapping[int, int]) -> None:
         self._take(lambda: self.founding.heard(peer, peers, numbers))
 
-    def heard_new(self, peer: int, number: int) -> None:
+    def noted(self, kind: str, peer: int, words: Sequence[Any]) -> None:
+        if kind == "new":
+            self._heard_new(peer, *words)
+        else:
+            self._heard_met(peer, *words)
+
+    def _heard_new(self, peer: int, number: int) -> None:
         self.heard[peer] = number
         self.neighbours.heard_empty(peer)
 
-    def heard_met(
+    def _heard_met(
         self,
         peer: int,
         peers: Sequence[int],
@@ -135,6 +145,14 @@ class Arrival:
             self.note_places(places)
         if number is not None:
             self._take(lambda: self.founding.met(peer, peers, numbers, number))
+
+    def end(self) -> None:
+        """This node was removed from its cluster."""
+        try:
+            note_removed(self._disk)
+        except OSError as error:
+            log.warning("that this node was removed could not be noted: %s", error)
+        self._fatal(Fatal(REMOVED_LINE))
 
     def _take(self, hear: Callable[[], bool]) -> None:
         was_done = self.is_done

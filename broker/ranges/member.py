@@ -28,7 +28,7 @@ from broker.ranges.node import RangesNode
 from broker.ranges.records import RangeRecord
 from broker.ranges.topics import RangeTopics
 from broker.ranges.view import RangesView
-from broker.replication.folder import REMOVED_LINE, make_dir_durable, note_removed
+from broker.replication.folder import make_dir_durable
 from broker.replication.handover import hand_over
 from broker.replication.hard_states import HardStateTable
 from broker.replication.life import Life
@@ -172,7 +172,7 @@ class RangesMember:
             leader_of=lambda group: self.view.of_group(group).leader,
             here=self.here,
             say=self._neighbours.say,
-            came=lambda group: self._say_leads(),
+            came=self._say_leads,
             dropped=self._tell_dropped,
         )
         self.node = RangesNode(config, scheduler, self.topics, self.view, relay, self._cluster_id)
@@ -340,10 +340,8 @@ class RangesMember:
             self._neighbours.heard_here(peer, Broker(peer, host, port, rack), leads=leads)
         elif kind == "founding":
             self._arrival.heard_founding(peer, *rest)
-        elif kind == "new":
-            self._arrival.heard_new(peer, *rest)
-        elif kind == "met":
-            self._arrival.heard_met(peer, *rest)
+        elif kind in ("new", "met"):
+            self._arrival.noted(kind, peer, rest)
         elif kind == "gone":
             self._heard_gone(*rest)
         elif kind == "metadata" and self._metadata_group is not None:
@@ -354,10 +352,8 @@ class RangesMember:
             self._asked_to_hand_over(*rest)
         elif kind == "dropped":
             self._heard_dropped(peer, *rest)
-        elif kind == "member?":
-            self.moving.asked(peer, *rest)
-        elif kind == "no member":
-            self.moving.told_out(*rest)
+        elif kind in ("member?", "no member"):
+            self.moving.noted(kind, peer, rest)
 
     def _members(self) -> Collection[int] | None:
         group = self._metadata_group
@@ -472,11 +468,7 @@ class RangesMember:
         if self._is_stopping or group is None or index <= group.raft.memberships.index:
             return
         self._is_stopping = True
-        try:
-            note_removed(self._disk)
-        except OSError as error:
-            log.warning("that this node was removed could not be noted: %s", error)
-        self._fatal(Fatal(REMOVED_LINE))
+        self._arrival.end()
 
     def stop(self, done: Callable[[], None]) -> None:
         """Leaders are handed over, so that nobody waits for an election; then all is flushed."""

@@ -30,8 +30,8 @@ TELL_AGAIN_LOOKS: Final = 5
 
 
 class Moving:
-    """`leader_of(group)` is NOBODY where it is not known; `here` are the nodes that were heard lately; `came(group)`:
-    the group is where its record wants it; `dropped(group)` tells the controller, or is lost."""
+    """`leader_of(group)` is NOBODY where it is not known; `here` are the nodes that were heard lately; `came()`:
+    groups that this node leads are where their records want them; `dropped(group)` tells the controller, or is lost."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Moving:
         leader_of: Callable[[int], int],
         here: Callable[[], Collection[int]],
         say: Callable[[int, Sequence[Any]], None],
-        came: Callable[[int], None],
+        came: Callable[[], None],
         dropped: Callable[[int], None],
     ) -> None:
         self._node_id = node_id
@@ -66,14 +66,18 @@ class Moving:
 
     def look(self) -> None:
         self._looks += 1
+        has_come = False
         for group in sorted(self._due):
             hosted = self._hosting.hosted.get(group)
             if hosted is None:
                 is_over = self._tell_dropped(group)
             else:
                 is_over = hosted.stage is Stage.HERE and self._step(hosted)
+                has_come |= is_over
             if is_over:
                 self._due.discard(group)
+        if has_come:
+            self._came()
 
     def _step(self, hosted: Hosted) -> bool:
         """Whether nothing is left to do until it is touched again."""
@@ -108,7 +112,6 @@ class Moving:
         if raft.memberships.index > raft.commit:
             return False
         if is_done(goal, raft.membership):
-            self._came(hosted.number)
             return True
         change = next_change(goal, raft.membership)
         assert change is not None
@@ -138,7 +141,14 @@ class Moving:
         if able:
             group.transfer(max(able)[1])
 
-    def asked(self, peer: int, number: int) -> None:
+    def noted(self, kind: str, peer: int, words: Sequence[Any]) -> None:
+        """A note of another node's `say`."""
+        if kind == "member?":
+            self._asked(peer, *words)
+        else:
+            self._told_out(*words)
+
+    def _asked(self, peer: int, number: int) -> None:
         """That node's record does not name it any more: is it a member?"""
         hosted = self._hosting.hosted.get(number)
         if hosted is None or hosted.stage is not Stage.HERE or hosted.range is None:
@@ -163,7 +173,7 @@ class Moving:
         if leader not in (NOBODY, self._node_id):
             self._say(leader, ["member?", hosted.number])
 
-    def told_out(self, number: int, term: int) -> None:
+    def _told_out(self, number: int, term: int) -> None:
         """A leader of that term says that this node is no member."""
         hosted = self._hosting.hosted.get(number)
         if hosted is None or hosted.stage is not Stage.HERE or self._node_id in hosted.record.holders:
