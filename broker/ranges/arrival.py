@@ -124,6 +124,8 @@ class Arrival:
     def noted(self, kind: str, peer: int, words: Sequence[Any]) -> None:
         if kind == "new":
             self._heard_new(peer, *words)
+        elif kind == "places":
+            self._heard_places(peer, *words)
         else:
             self._heard_met(peer, *words)
 
@@ -145,6 +147,12 @@ class Arrival:
             self.note_places(places)
         if number is not None:
             self._take(lambda: self.founding.met(peer, peers, numbers, number))
+
+    def _heard_places(self, peer: int, places: Mapping[int, str]) -> None:
+        """Of the metadata's leader. It may have come while this node was away, which must answer it to hear of that."""
+        self.note_places(places)
+        if peer in places:
+            self.neighbours.also[peer] = places[peer]
 
     def end(self) -> None:
         """This node was removed from its cluster."""

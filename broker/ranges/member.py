@@ -340,7 +340,7 @@ class RangesMember:
             self._neighbours.heard_here(peer, Broker(peer, host, port, rack), leads=leads)
         elif kind == "founding":
             self._arrival.heard_founding(peer, *rest)
-        elif kind in ("new", "met"):
+        elif kind in ("new", "met", "places"):
             self._arrival.noted(kind, peer, rest)
         elif kind == "gone":
             self._heard_gone(*rest)
@@ -380,6 +380,8 @@ class RangesMember:
             words.append(["here", host, port, self._config.broker_rack or None, self._leads_metadata()])
         if self._turns % LEADS_AGAIN_TURNS == 0:
             words.append(["leads", self.view.words()])
+            if self._leads_metadata():
+                words.append(["places", self._neighbours.places(self._members() or ())])
         if self._metadata_group is not None:
             # What is applied by now is told in a later turn: no record may be missed because its news is under way.
             self._scheduler.call_soon(self.hosting.viewed, self.metadata.replicated.applied_lsn)

@@ -133,6 +133,23 @@ def test_a_node_that_comes_late_fetches_the_metadata_as_a_snapshot(monkeypatch):
     cluster.run_until(lambda: voters(cluster) == {(0, 1, 2, 3)})
 
 
+def test_a_node_that_was_away_while_others_came_finds_the_leader_among_them():
+    cluster = SimRanges(10)
+    cluster.create_topic("t", 1)
+    away = next(node for node in cluster.names if node != cluster.controller().node_id)
+    cluster.cut_power(away)
+    operator = Operator(cluster)
+    for node in (3, 4):
+        operator.wants("add", node)
+        cluster.come(node, [node for node in (0, 1, 2) if node != away])
+    operator.finish()
+    while cluster.controller().node_id < 3:
+        cluster.controller().hand_over(4)
+        cluster.advance(500)
+    cluster.start(away)
+    cluster.run_until(lambda: set(cluster.members[away]._voters()) == {0, 1, 2, 3, 4})
+
+
 def holders(cluster):
     """By group: what the newest committed record says."""
     member = max(cluster.members.values(), key=lambda one: one.metadata.replicated.applied_lsn)
