@@ -23,22 +23,26 @@ class Watch:
         self.cluster = cluster
         self.led: dict[tuple[int, int], int] = {}
         self.departed = self.settled = 0
-
-    def rafts(self, group):
-        for member in self.cluster.members.values():
-            found = member.host.groups.get(group)
-            if found is not None:
-                yield member.node_id, found.raft
+        self.rafts = {}
+        """By node and group, as it was last: a group of one voter that is down has its change on that node alone."""
 
     def membership(self, group):
         """The last one that is in any log."""
+        self.note()
         known = [
             ((raft.log.term_at(raft.memberships.index) or 0, raft.memberships.index), raft.membership)
-            for _, raft in self.rafts(group)
+            for (_, number), raft in self.rafts.items()
+            if number == group
         ]
         return max(known, key=lambda one: one[0])[1]
 
+    def note(self):
+        for member in self.cluster.members.values():
+            for group, found in member.host.groups.items():
+                self.rafts[member.node_id, group] = found.raft
+
     def look(self):
+        self.note()
         for member in self.cluster.members.values():
             for group, found in member.host.groups.items():
                 if found.raft.is_leader:

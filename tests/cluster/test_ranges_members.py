@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from broker.replication.folder import REMOVED
@@ -61,10 +61,19 @@ def held(brokers, asked, node):
     return sum(node in one.replicas for one in ranges)
 
 
+def is_created(admin):
+    """Who asks while another node comes to lead the metadata is cut off, and asks again."""
+    try:
+        admin.create_topics([NewTopic("t", PARTITIONS, 3)])["t"].result(PATIENCE_S)
+    except KafkaException as refused:
+        return refused.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS
+    return True
+
+
 def through_changes(folder):
     with RangeBrokers(folder) as brokers:
         admin = AdminClient({"bootstrap.servers": brokers.bootstrap})
-        admin.create_topics([NewTopic("t", PARTITIONS, 3)])["t"].result(PATIENCE_S)
+        until(lambda: is_created(admin), f"no topic\n{brokers.logs()}")
         load = Load(brokers.bootstrap)
         load.start()
         load.goes_on(brokers, 200)
