@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from broker.client import ClusterClient
+from broker.cluster_view import METADATA
 from broker.node_registry import Standing
 from wire.cluster import Response
 from wire.errors import KafkaError
@@ -42,6 +43,10 @@ def going_out(node: int, seen: Response) -> Stage:
     if all(one.id != node for one in seen.nodes):
         left = max((len(one.replicas) for one in seen.ranges), default=0)
         return Stage(f"node {node} is out: the cluster has {_count(left)}. Its process ends by itself", True)
+    of_ranges = any(one.name == METADATA for one in seen.ranges)
+    held = sum(node in (*one.replicas, *one.learners) for one in seen.ranges if one.name != METADATA)
+    if of_ranges and held:
+        return Stage(f"node {node} gives its replicas away, {held} are left")
     if any(one.leader == node for one in seen.ranges):
         return Stage(f"node {node} hands its leadership over")
     return Stage(f"node {node} is being taken out")

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 NOBODY = -1
 """In place of a node's number: none is known."""
 
+METADATA = "metadata"
+"""The name of the metadata's group, where ranges have groups of their own; all nodes are members of it."""
+
 CURRENT_LAG = 1000
 """Entries: a replica that is not further behind can be made the leader at once."""
 
@@ -58,12 +61,28 @@ class RangeStatus:
     learners: tuple[int, ...] = ()
     lag: Mapping[int, int] = field(default_factory=dict)
     led_since_ms: int = 0
+    wanted: int | None = None
+    barred: frozenset[int] = frozenset()
+    is_fixed: bool = False
+    is_moving: bool = False
+    """These as `RangeView` has them."""
 
     def for_placement(self) -> RangeView:
         """A replica of which nothing is known counts as current: a transfer to it would wait, or be given up."""
         current = frozenset(node for node in self.replicas if self.lag.get(node, 0) <= CURRENT_LAG)
         leader = self.leader if self.leader != NOBODY else None
-        return RangeView(self.name, self.replicas, leader, self.learners, current, self.led_since_ms)
+        return RangeView(
+            self.name,
+            self.replicas,
+            leader,
+            self.learners,
+            current,
+            self.led_since_ms,
+            self.wanted,
+            self.barred,
+            self.is_fixed,
+            self.is_moving,
+        )
 
 
 class ClusterView(Protocol):

@@ -4,8 +4,9 @@
     (none) --found--> UP                UP, DRAINING, JOINING --remove--> LEAVING --emptied--> REMOVED --add--> JOINING
 
 A node of a new cluster is there from the beginning (found); any other one is added before it starts. LEAVING gives up
-what it holds; REMOVED is remembered, so that a node that comes back does not take itself in again. Whether a node
-answers is no record: `views` is told who is away.
+what it holds; REMOVED is remembered, so that a node that comes back does not take itself in again. A JOINING node that
+was heard arrives: it stays JOINING, and its folder is on record. Whether a node answers is no record: `views` is told
+who is away.
 """
 
 from __future__ import annotations
@@ -29,12 +30,13 @@ class Standing(StrEnum):
     REMOVED = "REMOVED"
 
 
-Event = Literal["found", "add", "start", "drain", "undrain", "remove", "emptied"]
+Event = Literal["found", "add", "arrive", "start", "drain", "undrain", "remove", "emptied"]
 
 TRANSITIONS: Mapping[tuple[Standing | None, Event], Standing] = {
     (None, "found"): Standing.UP,
     (None, "add"): Standing.JOINING,
     (Standing.REMOVED, "add"): Standing.JOINING,
+    (Standing.JOINING, "arrive"): Standing.JOINING,
     (Standing.JOINING, "start"): Standing.UP,
     (Standing.UP, "start"): Standing.UP,
     (Standing.DRAINING, "start"): Standing.DRAINING,
@@ -75,6 +77,9 @@ class NodeRecord:
     rack: str = ""
     since_ms: int = 0
     """When it came to be in this state."""
+    folder: str = ""
+    """What the folder is known by with which it came, where ranges have groups of their own: a node that has promised
+    something comes back with this one or not at all."""
 
     @property
     def standing(self) -> Standing:

@@ -58,6 +58,14 @@ class RangeView:
     current: frozenset[int] = frozenset()
     """Voters that have nearly all of the log, so that they can take over at once."""
     led_since_ms: int = 0
+    wanted: int | None = None
+    """How many replicas it should have; None: as many as the policy says."""
+    barred: frozenset[int] = frozenset()
+    """Nodes that cannot be given a replica of it."""
+    is_fixed: bool = False
+    """Its replicas are no matter of placement; its leader is."""
+    is_moving: bool = False
+    """A change of its replicas is ordered and not done: no other one is decided but to give that one up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,11 +272,10 @@ class _Decision:
     # -- replicas
 
     def _move_replicas(self) -> None:
-        wanted = self.policy.replication_factor
-        moving = [one for one in self.ranges if one.learners or len(one.replicas) > wanted]
+        moving = [one for one in self.ranges if not one.is_fixed and self._is_moving(one)]
         staying = {node.id: node.rack for node in self.nodes.values() if node.state not in GIVING_UP}
         held = Counter(node for one in self.ranges for node in one.replicas + one.learners)
-        costs = Costs(staying, held, wanted)
+        costs = Costs(staying, held, self.policy.replication_factor)
         for one in moving:
             if one.name not in self.touched:
                 self._go_on(one, costs)
@@ -279,6 +286,12 @@ class _Decision:
             self._move(found)
             costs.held[found.node] += 1 if isinstance(found, AddReplica) else -1
 
+    def _wanted(self, one: RangeView) -> int:
+        return self.policy.replication_factor if one.wanted is None else one.wanted
+
+    def _is_moving(self, one: RangeView) -> bool:
+        return one.is_moving or bool(one.learners) or len(one.replicas) > self._wanted(one)
+
     def _go_on(self, one: RangeView, costs: Costs) -> None:
         """What a range that is on the move needs next."""
         for node_id in one.learners:
@@ -286,7 +299,7 @@ class _Decision:
                 reason = f"{self._why_not(node_id)}, and was only catching up"
                 self._move(RemoveReplica(one.name, node_id, reason))
                 return
-        if one.learners:
+        if one.learners or one.is_moving:
             return
         # It has one more than it should: the one without which the whole is best.
         choices = [node for node in one.replicas if _majority(_less(one.replicas, node), self.up)]
@@ -297,7 +310,8 @@ class _Decision:
             return
 
         def order(node: int) -> tuple[Cost, bool, int]:
-            return costs.change(one.replicas, _less(one.replicas, node)), node == one.leader, node
+            rest = _less(one.replicas, node)
+            return costs.change(one.replicas, rest, self._wanted(one)), node == one.leader, node
 
         self._remove(one, min(choices, key=order))
 
@@ -307,7 +321,7 @@ class _Decision:
         if node is None or node.state != "up":
             reason = f"{self._why_not(node_id)}, and another node has taken its place"
         else:
-            reason = f"it has {len(one.replicas)} replicas, {self.policy.replication_factor} are wanted"
+            reason = f"it has {len(one.replicas)} replicas, {self._wanted(one)} are wanted"
         if one.leader != node_id:
             self._move(RemoveReplica(one.name, node_id, reason))
             return
@@ -321,11 +335,11 @@ class _Decision:
         """The move of a range that is at rest that makes the whole best, or None: nothing gets better."""
         best: tuple[Cost, str, int] | None = None
         found: AddReplica | RemoveReplica | None = None
-        wanted = self.policy.replication_factor
         for one in self.ranges:
-            if one.name in self.touched or one.learners or len(one.replicas) > wanted:
+            if one.name in self.touched or one.is_fixed or self._is_moving(one):
                 continue
-            candidates = sorted(self.up - set(one.replicas))
+            wanted = self._wanted(one)
+            candidates = sorted(self.up - one.barred.union(one.replicas))
             lost = [node for node in one.replicas if node not in costs.racks]
             if not candidates and (lost or len(one.replicas) < wanted):
                 found = found or self._shrink(one, lost)
@@ -333,7 +347,7 @@ class _Decision:
             for target in candidates:
                 for gone in [None] if len(one.replicas) < wanted else one.replicas:
                     goal = (*_less(one.replicas, gone), target)
-                    order = costs.change(one.replicas, goal), one.name, target
+                    order = costs.change(one.replicas, goal, wanted), one.name, target
                     if order[0] < NOTHING and (best is None or order < best):
                         best = order
                         found = AddReplica(one.name, target, self._why_add(one, gone, target, costs))
@@ -350,14 +364,14 @@ class _Decision:
         if lost:
             why = f"its replica on node {lost[0]} should go ({self._why_not(lost[0])}), but no other node can take it"
         else:
-            have = f"{len(one.replicas)} of {self.policy.replication_factor}"
+            have = f"{len(one.replicas)} of {self._wanted(one)}"
             why = f"it has {have} replicas, and no node is free for one more"
         self.waiting.append(f"{one.name}: {why}")
         return None
 
     def _why_add(self, one: RangeView, gone: int | None, target: int, costs: Costs) -> str:
         if gone is None:
-            return f"it has {len(one.replicas)} of {self.policy.replication_factor} replicas"
+            return f"it has {len(one.replicas)} of {self._wanted(one)} replicas"
         if gone not in costs.racks:
             return f"in place of node {gone}: {self._why_not(gone)}"
         racks = Counter(costs.racks[node] for node in one.replicas if node in costs.racks)

@@ -33,9 +33,11 @@ class Costs:
         self.held = Counter(held)
         self._wanted = replication_factor
 
-    def change(self, before: Sequence[int], after: Sequence[int]) -> Cost:
-        """What it adds to the whole if a range's replicas become others; below NOTHING: it gets better."""
-        old, new = self._of_range(before), self._of_range(after)
+    def change(self, before: Sequence[int], after: Sequence[int], wanted: int | None = None) -> Cost:
+        """What it adds to the whole if a range's replicas become others; below NOTHING: it gets better. `wanted`: how
+        many this range should have, where that is not what the others should."""
+        wanted = self._wanted if wanted is None else wanted
+        old, new = self._of_range(before, wanted), self._of_range(after, wanted)
         squares = 0
         for node in set(before) ^ set(after):
             if node in self.racks:
@@ -43,8 +45,8 @@ class Costs:
                 squares += (self.held[node] + step) ** 2 - self.held[node] ** 2
         return new[0] - old[0], new[1] - old[1], new[2] - old[2], squares
 
-    def _of_range(self, replicas: Sequence[int]) -> tuple[int, int, int]:
+    def _of_range(self, replicas: Sequence[int], wanted: int) -> tuple[int, int, int]:
         here = [node for node in replicas if node in self.racks]
         per_rack = Counter(self.racks[node] for node in here)
         crowded = sum(count * (count - 1) // 2 for count in per_rack.values())
-        return len(replicas) - len(here), max(0, self._wanted - len(replicas)), crowded
+        return len(replicas) - len(here), max(0, wanted - len(replicas)), crowded

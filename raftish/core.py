@@ -88,14 +88,18 @@ class Raft:
         *,
         commit: int = 0,
         is_new: bool = False,
+        may_stand: bool = True,
     ) -> None:
         """`commit`: what the driver knows to have been committed in an earlier life; it is in `log`. `is_new`: this
-        node never left term 0, so it has not heard of a leader yet, and need not wait before it votes."""
+        node never left term 0, so it has not heard of a leader yet, and need not wait before it votes. `may_stand`:
+        whether it stands for election where it is a voter by its log; the driver may change that."""
         assert not (is_new and hard_state.term), "a node that has voted or followed is not new"
         self.node_id = node_id
         self.config = config
         self.log = RaftLog(log)
         self.memberships = Memberships(known_members)
+        self.may_stand = may_stand
+        """A node that comes back to a group with an empty log passes by memberships of its former stay."""
         self.now_ms = now_ms
         self.role = Role.FOLLOWER
         self.leader: int | None = None
@@ -111,7 +115,7 @@ class Raft:
         self.outbox = Outbox(hard_state)
         self.following = Following(self)
         self._arm_timeout()
-        if self.membership.voters == {node_id} and not self.memberships.index:
+        if self._is_able() and self.membership.voters == {node_id} and not self.memberships.index:
             # Nobody else ever had a say here.
             self._campaign(transfer=False)
 
@@ -141,7 +145,7 @@ class Raft:
         if now_ms < self._timeout_at_ms:
             return False
         self._arm_timeout()
-        if self.node_id not in self.membership.voters or self.following.restoring is not None:
+        if not self._is_able():
             return False
         self._pre_campaign()
         return True
@@ -192,12 +196,7 @@ class Raft:
     def stand(self, now_ms: float) -> None:
         """Ask for votes now and not at the timeout, where no leader is known. They are given as at any other time."""
         self._at(now_ms)
-        if (
-            self.leader is None
-            and self.role in (Role.FOLLOWER, Role.PRE_CANDIDATE)
-            and self.node_id in self.membership.voters
-            and self.following.restoring is None
-        ):
+        if self.leader is None and self.role in (Role.FOLLOWER, Role.PRE_CANDIDATE) and self._is_able():
             self._pre_campaign()
 
     def persisted(self, seq: int, now_ms: float) -> None:
@@ -291,6 +290,10 @@ class Raft:
         self._move(Role.FOLLOWER)
         self.leader = leader
 
+    def _is_able(self) -> bool:
+        """Whether this node may be elected."""
+        return self.may_stand and self.node_id in self.membership.voters and self.following.restoring is None
+
     def _pre_campaign(self) -> None:
         self._move(Role.PRE_CANDIDATE)
         self.leader = None
@@ -366,11 +369,7 @@ class Raft:
             self._take_vote(message.source, message.granted)
 
     def _on_timeout_now(self, message: TimeoutNow) -> None:
-        if (
-            self.leadership is None
-            and self.node_id in self.membership.voters
-            and self.following.restoring is None
-        ):
+        if self.leadership is None and self._is_able():
             self._campaign(transfer=True)
 
     # Following.

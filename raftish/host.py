@@ -326,9 +326,10 @@ class Host:
         *,
         commit: int = 0,
         is_new: bool = False,
+        may_stand: bool = True,
     ) -> Group:
         """`log` and `hard_state` are as a start found them, and flushed; `commit` is known to have been committed, and
-        applied; `is_new` as `Raft` takes it."""
+        applied; `is_new` and `may_stand` as `Raft` takes them."""
         if number in self.groups:
             raise ValueError(f"group {number} is here already")
         raft = Raft(
@@ -341,6 +342,7 @@ class Host:
             self.now_ms(),
             commit=commit,
             is_new=is_new,
+            may_stand=may_stand,
         )
         group = self.groups[number] = Group(self, number, raft, log, machine)
         self.wake(group)

@@ -84,8 +84,9 @@ def _notes(
 ) -> tuple[str, ...]:
     """What to know of a change of the cluster's nodes. Raises KafkaError where it cannot be made now."""
     ranges = view.ranges()
-    if len(ranges) != 1 or isinstance(request, messages.Drain):
+    if not ranges or isinstance(request, messages.Drain):
         return ()
+    # The first one, if not the only one, is that of which all nodes are members.
     if isinstance(request, messages.Add):
         return check_add(request, registry.all(), ranges[0])
     return check_remove(request, registry.all(), ranges[0], view.away())

@@ -1,13 +1,13 @@
 """What is asked before nodes come and go: refusals with their reason, and what an operator should know of the outcome.
 
-Of clusters whose nodes all have everything: a majority of the nodes serves.
+Of the group of which all nodes are members: that of everything, or that of the metadata. A majority of them serves.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from broker.cluster_view import RangeStatus
+from broker.cluster_view import METADATA, RangeStatus
 from broker.config import ConfigError, parse_address
 from broker.node_registry import NodeRecord, Standing
 from raftish.membership import MAX_MEMBERS
@@ -28,6 +28,13 @@ def check_add(request: messages.Add, nodes: Mapping[int, NodeRecord], group: Ran
     if not port:
         raise KafkaError(ErrorCode.invalid_request, f"{request.peer!r} names no port")
     _check_alone(request.node, nodes)
+    before = nodes.get(request.node)
+    if group.name == METADATA and before is not None and before.standing is Standing.REMOVED:
+        # What it promised in the groups of ranges is not known any more, and others may still count on it.
+        raise KafkaError(
+            ErrorCode.invalid_request,
+            f"node {request.node} was removed: a node comes in under a number that none had before",
+        )
     for node, record in nodes.items():
         if node != request.node and record.standing is not Standing.REMOVED and record.peer == request.peer:
             raise KafkaError(ErrorCode.invalid_request, f"node {node} is at {request.peer} already")

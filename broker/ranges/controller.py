@@ -85,7 +85,7 @@ class Controller(StoreServices):
         self.registry = NodeRegistry(store, scheduler.now_ms)
         self._nodes = Periodic(scheduler, NODES_MS, self.register_nodes)
         self.register_nodes()
-        self.placement = RangePlacement(self.registry, topics, view, scheduler, hand_over)
+        self.placement = RangePlacement(self.registry, topics, view, scheduler, hand_over, store)
 
     # Transactions.
 

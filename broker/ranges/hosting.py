@@ -4,7 +4,8 @@
 
 Guarantees: a group takes part only when its place in the file of hard states and its folder are durable, in that order;
 it is gone from here in the opposite one, and never because a view is behind (docs/raft.md, section 8, 2 and 3). One
-range is opened per turn of the loop. Nothing is served of a group whose record names other nodes.
+range is opened per turn of the loop. A replica of a group whose record names other nodes goes on until it is told to
+`depart` (`moving`).
 """
 
 from __future__ import annotations
@@ -62,6 +63,8 @@ class Hosted:
     def __init__(self, number: int, record: RangeRecord) -> None:
         self.number = number
         self.record = record
+        self.lsn = 0
+        """As of which the record says so."""
         self.stage = Stage.MAKING
         self.range: RangeGroup | None = None
         self.front: ReplicaFront | None = None
@@ -80,8 +83,9 @@ class Hosted:
 
 class Hosting:
     """`log_config` gives a range's limits; `on_open(group, replica)` when there is something to serve from;
-    `on_progress(group, partitions)` when high watermarks moved, and before it `on_transactional(group, batches)`;
-    `on_leader(group)` when its leader or term changed."""
+    `on_gone(group)` when there is not any more, though the range is; `on_progress(group, partitions)` when high
+    watermarks moved, and before it `on_transactional(group, batches)`; `on_leader(group)` when its leader or term
+    changed."""
 
     def __init__(
         self,
@@ -93,6 +97,7 @@ class Hosting:
         *,
         log_config: Callable[[RangeRecord], LogConfig],
         on_open: Callable[[int, RangeReplica], None],
+        on_gone: Callable[[int], None],
         on_progress: Callable[[int, Iterable[int]], None],
         on_transactional: Callable[[int, list[TransactionalBatch]], None],
         on_leader: Callable[[int], None],
@@ -110,6 +115,7 @@ class Hosting:
         self._hard_states = hard_states
         self._log_config = log_config
         self._on_open = on_open
+        self._on_gone = on_gone
         self._on_progress = on_progress
         self._on_transactional = on_transactional
         self._on_leader = on_leader
@@ -126,10 +132,14 @@ class Hosting:
         self._left_over = {
             group: since for group, since in self._hard_states.groups.items() if _is_range(group)
         }
-        known = {directory(group).split("/")[1] for group in self._left_over}
+        known = {
+            directory(group).split("/")[1]
+            for group in self._left_over
+            if not self._hard_states.has_left(group)
+        }
         for name in self._disk.list("ranges"):
             if name not in known:
-                # Its place was freed before: the rest of a removal.
+                # Its place was freed before, or it has left: the rest of a removal.
                 delete_files(self._disk, f"ranges/{name}")
 
     def replica_of(self, group: int) -> RangeReplica | None:
@@ -145,24 +155,62 @@ class Hosting:
     def appeared(self, group: int, record: RangeRecord, lsn: int) -> None:
         """Committed as of `lsn`. Again for a change of what it says."""
         self._wanted[group] = record
+        hosted = self.hosted.get(group)
+        if hosted is not None:
+            self._is_told(hosted, record, lsn)
+            return
+        since, has_left = self._hard_states.since(group), self._hard_states.has_left(group)
+        if self._is_closed or (since is not None and lsn < since):
+            return  # the view of a start, of before the group came here or left
         self._left_over.pop(group, None)
-        if self._node_id in record.replicas and group not in self.hosted and not self._is_closed:
-            self.hosted[group] = Hosted(group, record)
-            self._queue.append(group)
-            if group not in self._hard_states:
-                self._hard_states.add(group, lsn)
-            self._wake()
+        is_named = self._node_id in record.holders
+        if not is_named and (since is None or has_left):
+            return
+        if since is None:
+            self._hard_states.add(group, lsn)
+        elif has_left:
+            self._hard_states.come_back(group, lsn)
+        hosted = self.hosted[group] = Hosted(group, record)
+        self._is_told(hosted, record, lsn)
+        self._queue.append(group)
+        self._wake()
+
+    def _is_told(self, hosted: Hosted, record: RangeRecord, lsn: int) -> None:
+        hosted.record, hosted.lsn = record, lsn
+        if hosted.range is not None and hosted.range.group is not None:
+            hosted.range.group.raft.may_stand = self._may_stand(hosted)
+
+    def _may_stand(self, hosted: Hosted) -> bool:
+        """Not before its leader reported it as a voter that has the entry of that."""
+        return self._node_id in hosted.record.replicas
+
+    def record(self, group: int) -> RangeRecord | None:
+        """As it was told last."""
+        return self._wanted.get(group)
+
+    def has_dropped(self, group: int) -> bool:
+        """Whether nothing of it is here, nor comes to be here by a record that is known."""
+        return group not in self.hosted and (
+            group not in self._hard_states or self._hard_states.has_left(group)
+        )
 
     def disappeared(self, group: int) -> None:
         self._wanted.pop(group, None)
         hosted = self.hosted.get(group)
         if hosted is not None and hosted.stage in (Stage.HERE, Stage.FAILED):
             self._remove(hosted)
+        elif hosted is None and self._hard_states.has_left(group):
+            self._free(group)
 
     def viewed(self, lsn: int) -> None:
         """`appeared` and `disappeared` have told everything up to there: what still has no record is gone."""
         for group, since in list(self._left_over.items()):
-            if lsn >= since:
+            if lsn < since:
+                continue
+            record = self._wanted.get(group)
+            if record is not None:
+                self.appeared(group, record, lsn)
+            else:
                 del self._left_over[group]
                 log.warning("range group %d was deleted while this node was away", group)
                 self._free(group)
@@ -195,14 +243,20 @@ class Hosting:
         folder = directory(group)
         made = [name for name in self._disk.list(folder) if name.endswith(".seg")]
         hard_state = self._hard_states.state(group)
-        if hard_state.term:
-            if not made and not is_taking_over(self._disk, folder):
+        if hard_state.term and not self._hard_states.is_coming(group):
+            is_there = bool(made) or is_taking_over(self._disk, folder)
+            if not is_there and self._node_id not in record.holders:
+                # A removal was under way: nobody counts on it.
+                hosted.move(Stage.FAILED)
+                self._remove(hosted)
+                return
+            if not is_there:
                 raise Fatal(
                     f"the files of {record.topic} {record.first}-{record.last} are gone from {folder}"
                 )
             self._join(hosted, self._open_old(hosted))
             return
-        # It never took part. What a start before this one made of it may be half of a file.
+        # It never took part, or did and had left. What a start before this one made of it may be half of a file.
         delete_files(self._disk, folder)
         create_replica(
             self._disk,
@@ -248,7 +302,21 @@ class Hosting:
         if self._is_closed:
             replica.close()
             return
-        self._join(hosted, replica)
+        if not self._hard_states.is_coming(hosted.number):
+            self._join(hosted, replica)
+            return
+
+        def durable(error: Exception | None) -> None:
+            if error is not None:
+                self._fatal(error)
+            elif self._is_closed:
+                replica.close()
+            else:
+                self._join(hosted, replica)
+
+        # From now on the folder is what it has promised.
+        self._hard_states.came_back(hosted.number)
+        self._hard_states.when_all_durable(durable)
 
     def _join(self, hosted: Hosted, replica: RangeReplica) -> None:
         group = hosted.number
@@ -261,7 +329,13 @@ class Hosting:
             self._remove(hosted)
             return
         hard_state = self._hard_states.state(group)
-        joined = hosted.range.join(self._host, group, hard_state, is_new=not hard_state.term)
+        joined = hosted.range.join(
+            self._host,
+            group,
+            hard_state,
+            is_new=not hard_state.term,
+            may_stand=self._may_stand(hosted),
+        )
         self._on_open(group, replica)
         if not hard_state.term and hosted.record.replicas[0] == self._node_id:
             for delay_ms in STAND_AGAIN_MS:
@@ -328,7 +402,20 @@ class Hosting:
 
     # Removing.
 
+    def depart(self, group: int) -> None:
+        """The group has this node no more, and the record does not name it. What was promised is kept."""
+        hosted = self.hosted[group]
+        assert self._node_id not in hosted.record.holders
+        self._end(hosted)
+        self._hard_states.leave(group, hosted.lsn)
+        self._delete(group)
+        self._on_gone(group)
+
     def _remove(self, hosted: Hosted) -> None:
+        self._end(hosted)
+        self._free(hosted.number)
+
+    def _end(self, hosted: Hosted) -> None:
         hosted.move(Stage.REMOVING)
         group = hosted.number
         self.restores.forget(group)
@@ -342,10 +429,13 @@ class Hosting:
                 replica.close()
             except OSError as error:
                 log.warning("%s: %s", replica.directory, error)
-        self._free(group)
 
     def _free(self, group: int) -> None:
         self._hard_states.remove(group)
+        self._delete(group)
+
+    def _delete(self, group: int) -> None:
+        """When it is durable that the files are of no use."""
 
         def durable(error: Exception | None) -> None:
             if error is not None:
@@ -356,6 +446,8 @@ class Hosting:
                 delete_files(self._disk, directory(group))
             except OSError as failure:
                 log.warning("%s stays until the next start: %s", directory(group), failure)
+            if group not in self._wanted and self._hard_states.has_left(group):
+                self._free(group)  # deleted meanwhile
 
         self._hard_states.when_all_durable(durable)
 

@@ -7,22 +7,28 @@ a node does not say of itself any more, it does not lead.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
 class Led:
-    """`in_sync` are those that have nearly all; `since_ms` by the leader's wall clock."""
+    """`in_sync` are those that have nearly all; `since_ms` by the leader's wall clock; `step` is that of the record
+    (`moves`) which the group has come to, -1 while it is on its way; `is_whole`: all members have the last change."""
 
     leader: int
     term: int
     voters: tuple[int, ...]
     in_sync: tuple[int, ...]
     since_ms: int
+    learners: tuple[int, ...] = ()
+    step: int = -1
+    is_whole: bool = False
 
     def words(self, group: int) -> list[object]:
-        return [group, self.leader, self.term, list(self.voters), list(self.in_sync), self.since_ms]
+        members = list(self.voters), list(self.in_sync), self.since_ms, list(self.learners)
+        return [group, self.leader, self.term, *members, self.step, self.is_whole]
 
 
 class Leaders:
@@ -31,15 +37,16 @@ class Leaders:
     def __init__(self) -> None:
         self._led: dict[int, Led] = {}
 
-    def said(self, node: int, words: Iterable[tuple[int, int, int, list[int], list[int], int]]) -> set[int]:
+    def said(self, node: int, words: Iterable[Sequence[Any]]) -> set[int]:
         """All that this node knows of at the moment, itself and others. The groups of which something changed."""
         changed: set[int] = set()
         named: set[int] = set()
-        for group, leader, term, voters, in_sync, since_ms in words:
+        for group, leader, term, voters, in_sync, since_ms, learners, step, is_whole in words:
             own = leader == node
             if own:
                 named.add(group)
-            led = Led(leader, term, tuple(voters), tuple(in_sync), since_ms)
+            members = tuple(voters), tuple(in_sync), since_ms, tuple(learners)
+            led = Led(leader, term, *members, step, is_whole)
             known = self._led.get(group)
             if known is None or term > known.term or (own and term == known.term and led != known):
                 self._led[group] = led

@@ -18,12 +18,14 @@ import msgpack
 
 from broker.cluster_view import NOBODY, Broker
 from broker.config import BrokerConfig
+from broker.ranges.arrival import Arrival
 from broker.ranges.controller import Controller
-from broker.ranges.founding import FolderLost, Founding
 from broker.ranges.hosting import Hosting
 from broker.ranges.leaders import Leaders
 from broker.ranges.log_starts import LogStarts, note_of
 from broker.ranges.log_starts import record as record_log_starts
+from broker.ranges.member_changes import MetadataMembers
+from broker.ranges.moving import Moving
 from broker.ranges.node import RangesNode
 from broker.ranges.records import RangeRecord
 from broker.ranges.retention import RangeRetention
@@ -52,10 +54,8 @@ from txn.metastore import Change, Event, MetaStore, Options, Snapshot, StoreFail
 
 log = logging.getLogger("sealog")
 
-FOLDER: Final = "raft"
 METADATA_FOLDER: Final = "raft/metadata"
 HARD_STATES: Final = "raft/hard-states"
-FOUNDING: Final = "raft/founding"
 LEADS_AGAIN_TURNS: Final = 10
 """Who leads what is said when it changes, and in every so many of the turns in which a node says where it is."""
 
@@ -95,7 +95,15 @@ class RangesMember:
         self._told = dict(peers)
         make_dir_durable(disk, METADATA_FOLDER)
         make_dir_durable(disk, "ranges")
-        self._founding = self._found()
+        self._arrival = Arrival(
+            node_id,
+            list(peers),
+            disk,
+            lambda: new_uuid().int >> 72,
+            join=self._join,
+            has_nothing=lambda: not self.metadata.replicated.applied_lsn and not self.metadata.log.last_index,
+            fatal=fatal,
+        )
         self._hard_states = HardStateTable(disk, scheduler, HARD_STATES)
         self.host = Host(
             node_id,
@@ -111,10 +119,12 @@ class RangesMember:
             peers,
             network,
             scheduler,
-            logged=dict,
+            logged=self._places_on_record,
             members=self._members,
             words=self._words,
         )
+        self._arrival.neighbours = self._neighbours
+        self._neighbours.hints = self._arrival.places
         self.metadata = MetadataGroup(
             node_id,
             disk,
@@ -132,7 +142,7 @@ class RangesMember:
                 "what this node promised is gone, though it took part: its folder must not be used any more"
             )
         self.leaders = Leaders()
-        self._said: list[list[int]] = []
+        self._said: list[list[Any]] = []
         self._turns = 0
         self.topics = RangeTopics(config, self._replica_of)
         self.hosting = Hosting(
@@ -143,6 +153,7 @@ class RangesMember:
             self._hard_states,
             log_config=self.topics.log_config,
             on_open=self._opened,
+            on_gone=self.topics.gone,
             on_progress=self._progressed,
             on_transactional=lambda group, batches: self.transactions.committed(group, batches),
             on_leader=self._leader_changed,
@@ -185,6 +196,16 @@ class RangesMember:
             nodes=self._members,
             first_number=new_uuid().int >> 76,
         )
+        self.moving = Moving(
+            node_id,
+            self.hosting,
+            scheduler,
+            leader_of=lambda group: self.view.of_group(group).leader,
+            here=self.here,
+            say=self._neighbours.say,
+            came=self._say_leads,
+            dropped=self._tell_dropped,
+        )
         self.node = RangesNode(
             config,
             scheduler,
@@ -202,46 +223,11 @@ class RangesMember:
     def start(self) -> None:
         """Raises OSError, `Fatal`."""
         self.hosting.start()
-        if self._founding.is_done:
+        if self._arrival.is_done:
             self._join()
         self._neighbours.turn()
 
     # Coming in.
-
-    def _found(self) -> Founding:
-        """What this folder knows of how the cluster began."""
-        if self._disk.exists(FOUNDING):
-            file = self._disk.open_readonly(FOUNDING)
-            try:
-                data = file.pread(file.size(), 0)
-            finally:
-                file.close()
-            return Founding.unpacked(self.node_id, data)
-        founding = Founding(self.node_id, self._told, {self.node_id: self._new_uuid().int >> 72})
-        self._keep(founding)
-        return founding
-
-    def _keep(self, founding: Founding) -> None:
-        """Blocks until it is durable."""
-        new = FOUNDING + ".new"
-        if self._disk.exists(new):
-            self._disk.remove(new)
-        file = self._disk.open(new, create=True)
-        file.pwritev([founding.packed()], 0)
-        file.flush()
-        file.close()
-        self._disk.rename(new, FOUNDING)
-        self._disk.flush_dir(FOLDER)
-
-    def _heard_founding(self, peer: int, peers: Sequence[int], numbers: Mapping[int, int]) -> None:
-        founding = self._founding
-        try:
-            if founding.heard(peer, peers, numbers):
-                self._keep(founding)
-                if founding.is_done and self._metadata_group is None:
-                    self._join()
-        except (OSError, FolderLost) as error:
-            self._fatal(Fatal(str(error)) if isinstance(error, FolderLost) else error)
 
     def _join(self) -> None:
         if METADATA_GROUP not in self._hard_states:
@@ -253,14 +239,17 @@ class RangesMember:
             self._fatal(error)
             return
         state = self._hard_states.state(METADATA_GROUP)
-        self.metadata.join(self.host, state, Membership(frozenset(self._founding.peers)))
+        self.metadata.join(self.host, state, Membership(frozenset(self._arrival.founding.peers)))
         self._metadata_group = self.metadata.group
         view = self.metadata.view
         view.watch(self._ranges_told, prefix=keys.RANGES)
         view.watch(self._topics_told, prefix=keys.TOPICS)
         self.transactions.watch(view)
         self.log_starts.watch(view)
+        view.watch(lambda _: self._arrival.note_places(self._places_on_record()), prefix=keys.NODES)
         self._on_ready()
+        # Where clients reach it: who is not heard is placed nothing on.
+        self._neighbours.turn()
 
     # The records.
 
@@ -300,6 +289,7 @@ class RangesMember:
             self.hosting.disappeared(group)
         else:
             self.hosting.appeared(group, record, lsn)
+            self.moving.touch(group)
 
     def _settle(self) -> None:
         self.topics.settle()
@@ -315,6 +305,7 @@ class RangesMember:
     def _opened(self, group: int, replica: RangeReplica) -> None:
         self.topics.opened(group, replica)
         self.log_starts.opened(group)
+        self.moving.touch(group)
 
     def _progressed(self, group: int, partitions: Iterable[int]) -> None:
         self.log_starts.progressed(group)
@@ -333,6 +324,7 @@ class RangesMember:
 
     def _leader_changed(self, group: int) -> None:
         self.topics.wake(group)
+        self.moving.touch(group)
         # Not from within the host's turn, which is not done with the group.
         self._scheduler.call_soon(self._say_leads)
         self._scheduler.call_soon(self._look)
@@ -363,7 +355,7 @@ class RangesMember:
                 self._config,
                 self.topics,
                 self.view,
-                members=lambda: self._members() or (),
+                members=self._voters,
                 peer_address=self._peer_address,
                 hand_over=self.ask_to_hand_over,
                 new_uuid=self._new_uuid,
@@ -378,6 +370,10 @@ class RangesMember:
             return
         self.transactions.lead(controller)
         self.node.serve_as(controller)
+        assert self._metadata_group is not None
+        MetadataMembers(
+            self, self._metadata_group, self._neighbours, controller.registry, life, store, self._arrival
+        )
         self._on_controller(term)
 
     def _follow(self) -> None:
@@ -386,6 +382,11 @@ class RangesMember:
             self.transactions.follow(self._life)
             self._life.end()
             self._life = None
+            self._neighbours.also = {}
+
+    def hand_over(self, target: int) -> None:
+        """The metadata: it leads it no more."""
+        self._asked_to_hand_over(METADATA_GROUP, target)
 
     def _peer_address(self, node: int) -> str:
         return self._neighbours.places([node]).get(node, "")
@@ -407,7 +408,11 @@ class RangesMember:
             host, port, rack, leads = rest
             self._neighbours.heard_here(peer, Broker(peer, host, port, rack), leads=leads)
         elif kind == "founding":
-            self._heard_founding(peer, *rest)
+            self._arrival.heard_founding(peer, *rest)
+        elif kind in ("new", "met", "places"):
+            self._arrival.noted(kind, peer, rest)
+        elif kind == "gone":
+            self._heard_gone(*rest)
         elif kind == "metadata" and self._metadata_group is not None:
             self.metadata.heard(peer, rest[0])
         elif kind == "leads":
@@ -420,22 +425,38 @@ class RangesMember:
             self._wished_log_starts(*rest)
         elif kind == "hand over":
             self._asked_to_hand_over(*rest)
+        elif kind == "dropped":
+            self._heard_dropped(peer, *rest)
+        elif kind in ("member?", "no member"):
+            self.moving.noted(kind, peer, rest)
 
     def _members(self) -> Collection[int] | None:
         group = self._metadata_group
         return tuple(group.raft.membership) if group is not None else None
 
+    def _voters(self) -> Collection[int]:
+        group = self._metadata_group
+        return group.raft.membership.voters if group is not None else ()
+
+    def _places_on_record(self) -> dict[int, str]:
+        """Where nodes are reached, as the metadata says."""
+        return {
+            keys.parse_cluster_node(key): record.value["peer"]
+            for key, record in self.metadata.view.scan(keys.NODES)
+            if record.value["peer"]
+        }
+
     def _words(self) -> list[list[Any]]:
         """What this node says of itself, again and again."""
         self._turns += 1
-        words: list[list[Any]] = []
-        if self._turns % LEADS_AGAIN_TURNS == 1 or not self._founding.is_done or self._is_alone():
-            words.append(["founding", *self._founding.words()])
+        words = self._arrival.words(again=self._turns % LEADS_AGAIN_TURNS == 1 or self._is_alone())
         host, port = self.advertised
-        if port:
+        if port and not self._arrival.is_coming:
             words.append(["here", host, port, self._config.broker_rack or None, self._leads_metadata()])
         if self._turns % LEADS_AGAIN_TURNS == 0:
             words.append(["leads", self.view.words()])
+            if self._leads_metadata():
+                words.append(["places", self._neighbours.places(self._members() or ())])
         if self._metadata_group is not None:
             # What is applied by now is told in a later turn: no record may be missed because its news is under way.
             self._scheduler.call_soon(self.hosting.viewed, self.metadata.replicated.applied_lsn)
@@ -452,7 +473,10 @@ class RangesMember:
 
     def _say_leads(self) -> None:
         """At once where this node has begun or ended to lead something; the rest has its turn."""
-        said = [[hosted.number, hosted.led_since_monotonic_ms] for hosted in self.hosting.led()]
+        said: list[list[Any]] = []
+        for hosted in self.hosting.led():
+            led = self.view.led(hosted)
+            said.append([hosted.number, hosted.led_since_monotonic_ms, led.voters, led.learners, led.step])
         if said == self._said or self._is_stopping:
             return
         self._said = said
@@ -483,6 +507,17 @@ class RangesMember:
         else:
             self._neighbours.say(leader, ["hand over", group, target])
 
+    def _tell_dropped(self, group: int) -> None:
+        controller = self.view.controller()
+        if controller == self.node_id:
+            self._heard_dropped(self.node_id, group)
+        elif controller != NOBODY:
+            self._neighbours.say(controller, ["dropped", group])
+
+    def _heard_dropped(self, peer: int, group: int) -> None:
+        if self.node.controller is not None:
+            self.node.controller.placement.moves.dropped(group, peer)
+
     # For those who serve clients.
 
     def here(self) -> set[int]:
@@ -503,6 +538,14 @@ class RangesMember:
         return (found.host, found.port) if found is not None else None
 
     # The end.
+
+    def _heard_gone(self, index: int) -> None:
+        """The metadata's leader says that this node is no member, as of that entry."""
+        group = self._metadata_group
+        if self._is_stopping or group is None or index <= group.raft.memberships.index:
+            return
+        self._is_stopping = True
+        self._arrival.end()
 
     def stop(self, done: Callable[[], None]) -> None:
         """Leaders are handed over, so that nobody waits for an election; then all is flushed."""
@@ -528,6 +571,7 @@ class RangesMember:
         self._retention.close()
         self.log_starts.close()
         self._neighbours.close()
+        self.moving.close()
         self.host.close()
         self.hosting.close()
         self.metadata.close()

@@ -17,7 +17,8 @@ SEGMENTS_PER_RANGE: Final = 1 << 32
 
 @dataclass(frozen=True, slots=True)
 class RangeRecord:
-    """Partitions `first` to `last` of a topic. `replicas`: the group's first members; the first of them should lead."""
+    """Partitions `first` to `last` of a topic. `replicas`: the group's members, as its leader reported them last; of
+    a new one the first of them should lead. Changes: `broker.ranges.moves`."""
 
     topic: str
     topic_id: bytes
@@ -25,13 +26,38 @@ class RangeRecord:
     last: int
     replicas: tuple[int, ...]
     created_ms: int
+    began: tuple[int, ...] = ()
+    """The group's first members, where it has others now."""
+    target: tuple[int, ...] = ()
+    """Whom the group should have; empty: it has them."""
+    step: int = 0
+    """Grows with each target."""
+    left: tuple[int, ...] = ()
+    """Nodes that may have had a vote and have none any more: none is made a member again before all of them have
+    `dropped` what they had (docs/raft.md, 8)."""
+    dropped: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, value: Any) -> RangeRecord:
-        return cls(**{**value, "replicas": tuple(value["replicas"])})
+        fields: dict[str, Any] = {key: tuple(x) if isinstance(x, list) else x for key, x in value.items()}
+        return cls(**fields)
 
     def value(self) -> dict[str, Any]:
-        return {**asdict(self), "replicas": list(self.replicas)}
+        return {key: list(one) if isinstance(one, tuple) else one for key, one in asdict(self).items()}
+
+    @property
+    def goal(self) -> tuple[int, ...]:
+        """The members that the group should have."""
+        return self.target or self.replicas
+
+    @property
+    def holders(self) -> frozenset[int]:
+        """The nodes that have a replica, or are to have one."""
+        return frozenset(self.replicas + self.target)
+
+    @property
+    def founders(self) -> tuple[int, ...]:
+        return self.began or self.replicas
 
     @property
     def id(self) -> UUID:
@@ -40,7 +66,7 @@ class RangeRecord:
     @property
     def members(self) -> bytes:
         """As the group's first header block has them."""
-        return membership.encode(Membership(frozenset(self.replicas)))
+        return membership.encode(Membership(frozenset(self.founders)))
 
 
 def first_segment(group: int) -> int:

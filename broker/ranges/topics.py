@@ -65,6 +65,8 @@ class RangeTopics:
         self.config = config
         self.on_served: Callable[[Partition], None] = lambda _: None
         """A partition has a replica here now, or another one than before."""
+        self.on_absent: Callable[[Partition], None] = lambda _: None
+        """A partition has no replica here any more."""
         self.on_dropped: Callable[[Partition], None] = lambda _: None
         """A partition's topic is gone."""
         self.changes = 0
@@ -208,6 +210,15 @@ class RangeTopics:
             partition.serve_from(replica)
             self.on_served(partition)
             partition.wake()
+
+    def gone(self, group: int) -> None:
+        """There is no replica of it here any more."""
+        record = self.ranges.get(group)
+        if record is not None:
+            for partition in self.served_by(group):
+                partition.serve_from(cast(SequencedRange, AbsentRange(record.first, record.last)))
+                self.on_absent(partition)
+                partition.wake()
 
     def progressed(self, group: int, partitions: Iterable[int]) -> None:
         record = self.ranges.get(group)

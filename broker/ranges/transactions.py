@@ -54,6 +54,7 @@ class RangeTransactions:
         self.asking.serve("admit", self._by_the_controller(Controller.admit))
         self.asking.serve("abort", self._by_the_controller(Controller.abort_by_administrator))
         topics.on_served = self.outcomes.serve
+        topics.on_absent = self.outcomes.forget
         topics.on_dropped = self._dropped
 
     def _coordinator(self) -> int | None:

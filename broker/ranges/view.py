@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
-from broker.cluster_view import CURRENT_LAG, NOBODY, Broker, Leadership, RangeStatus, range_name
+from broker.cluster_view import CURRENT_LAG, METADATA, NOBODY, Broker, Leadership, RangeStatus, range_name
+from broker.ranges import moves
 from broker.ranges.assignment import replication_factor
 from broker.ranges.hosting import Hosted, Hosting, Stage
 from broker.ranges.leaders import Leaders, Led
@@ -18,7 +19,6 @@ from txn.partition import Partition
 
 LATELY_MS: Final = 60_000
 """As in `broker.replication.view`."""
-METADATA: Final = "metadata"
 SILENT_TIMEOUTS: Final = 1.5
 """A replica that has answered its leader nothing for so many election timeouts cannot take over."""
 
@@ -53,7 +53,7 @@ class RangesView:
 
     @property
     def fixed_members(self) -> bool:
-        return True
+        return False
 
     def brokers(self) -> Sequence[Broker]:
         return self._named()
@@ -132,6 +132,13 @@ class RangesView:
                 found.append(led.words(group))
         return found
 
+    def said_of(self, group: int) -> Led | None:
+        """What the group's leader says of it, this node or another."""
+        hosted = self._hosting.hosted.get(group)
+        if hosted is not None and hosted.range is not None and hosted.range.leads:
+            return self.led(hosted)
+        return self._leaders.get(group)
+
     def led(self, hosted: Hosted) -> Led:
         """What this node says of a group that it leads."""
         assert hosted.range is not None
@@ -140,7 +147,16 @@ class RangesView:
         lag = self._lag(hosted.range.group)
         voters = tuple(sorted(raft.membership.voters))
         in_sync = tuple(node for node in voters if lag.get(node, 0) <= CURRENT_LAG)
-        return Led(self.node_id, raft.term, voters, in_sync, hosted.led_since_ms)
+        learners = tuple(sorted(raft.membership.learners))
+        record = self._topics.ranges.get(hosted.number)
+        step, is_whole = -1, False
+        if record is not None and raft.leadership is not None and raft.memberships.index <= raft.commit:
+            progress = raft.leadership.progress
+            behind = {node for node, one in progress.items() if one.match < raft.memberships.index}
+            is_whole = not behind
+            if moves.is_done(record.goal, raft.membership) and behind <= set(record.replicas):
+                step = record.step
+        return Led(self.node_id, raft.term, voters, in_sync, hosted.led_since_ms, learners, step, is_whole)
 
     def _lag(self, group: Group) -> dict[int, int]:
         """By replica: entries behind. One that answers nothing counts as behind by all, though it may be heard."""
@@ -183,6 +199,7 @@ class RangesView:
                     raft.term,
                     tuple(sorted(raft.membership.learners)),
                     self._lag(metadata) if raft.is_leader else {},
+                    is_fixed=True,
                 )
             )
         return found + [self._status(group) for group in sorted(self._topics.ranges)]
@@ -194,7 +211,9 @@ class RangesView:
         hosted = self._hosting.hosted.get(group)
         since_ms = led.since_ms if led is not None and led.leader == known.leader else 0
         lag = {node: CURRENT_LAG + 1 for node in known.replicas if node not in known.in_sync}
+        learners = led.learners if led is not None and led.leader == known.leader else ()
         if known.leader == self.node_id and hosted is not None and hosted.range is not None:
+            learners = self.led(hosted).learners
             since_ms = hosted.led_since_ms
             if hosted.range.group is not None:
                 lag = self._lag(hosted.range.group)
@@ -203,9 +222,12 @@ class RangesView:
             known.replicas,
             known.leader,
             known.epoch,
-            (),
+            tuple(sorted({*learners, *record.target}.difference(known.replicas))),
             lag,
             since_ms,
+            wanted=len(record.founders),
+            barred=frozenset(record.left),
+            is_moving=bool(record.target),
         )
 
     def away(self) -> Collection[int]:

@@ -9,6 +9,7 @@ from storage.files import ancestors
 MARKER = "CLUSTER"
 REMOVED = "REMOVED"
 FORMAT_VERSION = 1
+REMOVED_LINE = "this node was removed from its cluster: it serves no more, and its folder is of no use"
 OF_RANGES = "cluster of ranges"
 """The kind of folder of a node whose ranges have groups of their own."""
 
@@ -31,7 +32,7 @@ def claim(disk: Disk, node_id: int, kind: str = "cluster") -> None:
         if disk.exists(REMOVED):
             raise ForeignFolder(
                 f"node {node_id} was removed from its cluster while it had this folder; to come back it needs an empty "
-                "one, and `sealog cluster add`"
+                f"one, and `sealog cluster add`{' under another number' if kind == OF_RANGES else ''}"
             )
         return
     new = MARKER + ".new"

@@ -2,10 +2,13 @@
 
     place k    two sectors of 4096 bytes, written in turn; the one with the higher number counts
     sector     number u64 | group u64 | since u64 | term u64 | vote i64 | crc32c; group 0: the place is free
+    since      its highest bits: LEFT, the group has moved away from this node; COMING, it comes back
 
 A device writes a sector whole or not at all, so a power cut leaves the new promise there or the one before. Guarantee:
 a place that was damaged later is refused (`Fatal`), since its other sector holds an earlier promise: to go by that
-could mean a second vote in a term. `since` is the owner's word of when the group came here.
+could mean a second vote in a term. `since` is the owner's word of when the group came here, or left. What was promised
+is kept when a group leaves, until the group is no more: so an older word of when it came does not bring it back, and if
+it does come back, its term and vote are what they were.
 """
 
 from __future__ import annotations
@@ -28,6 +31,9 @@ PLACE_BYTES: Final = 2 * SECTOR_BYTES
 _SECTOR: Final = Struct(">QQQQqI")
 _NOBODY: Final = -1
 _FREE: Final = 0
+_LEFT: Final = 1 << 63
+_COMING: Final = 1 << 62
+_SINCE: Final = _COMING - 1
 _ADVICE: Final = "this node has lost what it promised, and its folder must not be used any more"
 
 
@@ -98,7 +104,36 @@ class HardStateTable:
     @property
     def groups(self) -> dict[int, int]:
         """Those that have a place, each with its `since`."""
-        return {group: place.since for group, place in self._places.items()}
+        return {group: place.since & _SINCE for group, place in self._places.items()}
+
+    def since(self, group: int) -> int | None:
+        """None: it has no place."""
+        place = self._places.get(group)
+        return place.since & _SINCE if place is not None else None
+
+    def has_left(self, group: int) -> bool:
+        """Whether the group has moved away, and its place is kept for what it promised."""
+        return group in self._places and bool(self._places[group].since & _LEFT)
+
+    def is_coming(self, group: int) -> bool:
+        """Whether it comes back, and nothing is here of it yet that counts."""
+        return bool(self._places[group].since & _COMING)
+
+    def leave(self, group: int, since: int) -> None:
+        self._mark(group, since | _LEFT)
+
+    def come_back(self, group: int, since: int) -> None:
+        assert self.has_left(group)
+        self._mark(group, since | _COMING)
+
+    def came_back(self, group: int) -> None:
+        """What is here of it counts from now on."""
+        self._mark(group, self._places[group].since & _SINCE)
+
+    def _mark(self, group: int, since: int) -> None:
+        place = self._places[group]
+        place.since = since
+        self._put(place)
 
     def __contains__(self, group: int) -> bool:
         return group in self._places

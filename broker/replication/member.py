@@ -20,7 +20,7 @@ from broker.node import Node
 from broker.node_registry import NodeRegistry
 from broker.replication.arrival import Arrival
 from broker.replication.disk import ReplicatedDisk
-from broker.replication.folder import make_dir_durable, note_removed
+from broker.replication.folder import REMOVED_LINE, make_dir_durable, note_removed
 from broker.replication.handover import hand_over
 from broker.replication.hard_state import HardStateFile
 from broker.replication.life import Life
@@ -156,9 +156,7 @@ class Member:
             note_removed(self._folder)
         except OSError as error:
             log.warning("that this node was removed could not be noted: %s", error)
-        self._fatal(
-            Fatal("this node was removed from its cluster: it serves no more, and its folder is of no use")
-        )
+        self._fatal(Fatal(REMOVED_LINE))
 
     def _members(self) -> Collection[int] | None:
         """All that belong to the group, so far as is known here."""

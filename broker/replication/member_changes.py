@@ -4,12 +4,14 @@
               says that it has nothing      note where all are reached, then ADD_LEARNER
               a learner                     PROMOTE as soon as it has caught up
               a voter                       the record becomes UP
-    LEAVING   it leads                      hand over: whoever leads then goes on
+    LEAVING   it still holds ranges         wait: they are moved away (where ranges have groups of their own)
+              it leads                      hand over: whoever leads then goes on
               a voter, or a learner         REMOVE, if a majority of the others is there
               no member                     the record becomes REMOVED, and the node hears that it is out
 
 What is to be done is decided from the records and the group's members alone (`next_step`), so a new leader goes on
 where the last one was. A node whose folder is not empty is never taken in: it may be another cluster's.
+Where ranges have groups of their own some of it is done in another way: `broker.ranges.member_changes`.
 """
 
 from __future__ import annotations
@@ -56,8 +58,10 @@ def next_step(
     leader: int,
     here: Collection[int],
     empty: Callable[[int], bool],
+    holds: Callable[[int], bool] = lambda node: False,
 ) -> Next | None:
-    """None: nothing can be done, or is to be. `here`: nodes that were heard lately, this one too."""
+    """None: nothing can be done, or is to be. `here`: nodes that were heard lately, this one too; `holds`: whether a
+    node has something that is to be moved away before it goes."""
     for node, record in sorted(records.items()):
         match record.standing:
             case Standing.JOINING:
@@ -71,6 +75,8 @@ def next_step(
             case Standing.LEAVING:
                 if node not in membership:
                     return Next(Do.EMPTIED, node)
+                if holds(node):
+                    continue
                 if node == leader:
                     return Next(Do.HAND_OVER, node)
                 if has_majority(membership.voters - {node}, here):
@@ -145,7 +151,7 @@ class MemberChanges:
         self._speak_with(records, membership, here)
         if self._is_changing or raft.memberships.index > raft.commit:
             return
-        step = next_step(records, membership, self._member.node_id, here, self._neighbours.is_empty)
+        step = next_step(records, membership, self._member.node_id, here, self._is_empty, self._holds)
         if step is not None:
             self._do(step, records)
 
@@ -161,12 +167,28 @@ class MemberChanges:
             address = peer or self._neighbours.places([node]).get(node)
             if standing is Standing.JOINING:
                 also[node] = peer
-                self._neighbours.say(node, ["met", self._neighbours.places(membership)])
-            elif standing in (Standing.REMOVED, None) and node in here and address:
-                # Without a record: of a group that was recovered by a node that had heard of nobody yet.
+                self._meet(node, records[node], membership)
+            elif standing in self._strangers and node in here and address:
                 also[node] = address
                 self._neighbours.say(node, ["gone", self._group.raft.commit])
         self._neighbours.also = also
+
+    # What another kind of cluster does in another way.
+
+    _strangers: Collection[Standing | None] = (Standing.REMOVED, None)
+    """Who is told that it is out. None, without a record: of a group that was recovered by a node that had heard of
+    nobody yet."""
+
+    def _is_empty(self, node: int) -> bool:
+        return self._neighbours.is_empty(node)
+
+    def _holds(self, node: int) -> bool:
+        return False
+
+    def _meet(self, node: int, record: NodeRecord, membership: Membership) -> None:
+        self._neighbours.say(node, ["met", self._neighbours.places(membership)])
+
+    # One step.
 
     def _do(self, step: Next, records: Mapping[int, NodeRecord]) -> None:
         node = step.node

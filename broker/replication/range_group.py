@@ -43,8 +43,10 @@ class RangeGroup:
         """Of this node's last leadership."""
         self._told_term = 0
 
-    def join(self, host: Host, number: int, hard_state: HardState, *, is_new: bool = False) -> Group:
-        """`hard_state` as a start found it, and flushed; so is the replica. `is_new` as `Raft` takes it."""
+    def join(
+        self, host: Host, number: int, hard_state: HardState, *, is_new: bool = False, may_stand: bool = True
+    ) -> Group:
+        """`hard_state` as a start found it, and flushed; so is the replica. The rest as `Raft` takes it."""
         self.group = host.add(
             number,
             self,
@@ -53,6 +55,7 @@ class RangeGroup:
             self,
             commit=self.replica.commit_index,
             is_new=is_new,
+            may_stand=may_stand,
         )
         return self.group
 

@@ -181,6 +181,11 @@ def test_status_has_nodes_and_ranges(world):
 
 
 def test_a_node_is_added_drained_and_removed_and_that_is_durable(world):
+    assert ask(world, Remove(node=3)).changed
+    assert "node 3 is leaving" in ask(world, Add(node=4, peer="n4:1", rack="r")).message
+    registry = NodeRegistry(world.node.store, world.scheduler.now_ms)
+    registry.change(3, "emptied")
+    assert "a number that none had" in ask(world, Add(node=3, peer="n3:1")).message
     assert ask(world, Add(node=4, peer="n4:1", rack="r")).changed
     assert not ask(world, Add(node=4, peer="n4:1", rack="r")).changed
     dry = ask(world, Drain(node=1, dry_run=True))
@@ -188,11 +193,10 @@ def test_a_node_is_added_drained_and_removed_and_that_is_durable(world):
     assert not dry.changed
     assert ask(world, Drain(node=1)).changed
     assert ask(world, Drain(node=1, undo=True)).changed
-    assert ask(world, Remove(node=3)).changed
     world.cut_power()
     registry = NodeRegistry(world.node.store, world.scheduler.now_ms)
     states = {number: one.standing.value for number, one in registry.all().items()}
-    assert states == {1: "UP", 2: "UP", 3: "LEAVING", 4: "JOINING"}
+    assert states == {1: "UP", 2: "UP", 3: "REMOVED", 4: "JOINING"}
     assert registry.all()[4].rack == "r"
 
 

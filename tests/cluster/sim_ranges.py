@@ -5,6 +5,7 @@ A killed node is cut from power: of what was not flushed anything may be lost. L
 
 from __future__ import annotations
 
+import contextlib
 import random
 import uuid
 
@@ -14,14 +15,16 @@ from support.sim_loop import SimScheduler
 from support.sim_node import SimClient, batch
 
 from broker.config import BrokerConfig
+from broker.node_registry import Standing
 from broker.ranges.member import RangesMember
 from broker.replication.folder import OF_RANGES, claim
 from broker.replication.life import Life
 from broker.session import Session
 from tests.cluster.sim_cluster import RAFT, Link, nothing_is_lost
+from txn.metastore import MetaStoreError
 from wire.apis import ApiKey
 from wire.batch import BATCH_HEADER_SIZE, parse_header
-from wire.errors import ErrorCode
+from wire.errors import ErrorCode, KafkaError
 from wire.records import iterate_records
 
 WAIT_MS = 400
@@ -77,12 +80,16 @@ class SimRanges:
         self.rng = random.Random(seed)
         self.scheduler = SimScheduler()
         self.config = BrokerConfig(**{"segment_bytes": 1 << 16, **config})
-        self.names = (0, 1, 2)
+        self.names: tuple[int, ...] = (0, 1, 2)
         self.disks = {n: SimDisk(self.scheduler, flush_delay_ms=1.0) for n in self.names}
         self.members, self.lives = {}, {}
         self.cut: set[tuple[int, int]] = set()
         self.loss = 0.0
         self.fatal: list[Exception] = []
+        self.told: dict[int, tuple[int, ...]] = {}
+        """`--peers` of nodes that came later."""
+        self.removed: set[int] = set()
+        """Nodes that heard that they are out, and ended."""
         for node in self.names:
             self.start(node)
 
@@ -94,7 +101,7 @@ class SimRanges:
         claim(self.disks[node], node, OF_RANGES)
         member = self.members[node] = RangesMember(
             node,
-            {name: (f"peer-{name}", 1) for name in self.names},
+            {name: (f"peer-{name}", 1) for name in self.told.get(node, self.names)},
             self.disks[node],
             life,
             msgspec.structs.replace(self.config, node_id=node, broker_rack=self.racks.get(node, "")),
@@ -104,11 +111,25 @@ class SimRanges:
             Relay(self, node),
             on_ready=lambda: None,
             on_controller=lambda term: None,
-            fatal=lambda error: self.fatal.append(error),
+            fatal=lambda error: self._failed(node, error),
             raft_config=RAFT,
         )
         member.advertised = (f"sim-{node}", 9092)
         member.start()
+
+    def _failed(self, node, error):
+        if "was removed" not in str(error):
+            self.fatal.append(error)
+        elif node not in self.removed:
+            self.removed.add(node)
+            self.scheduler.call_soon(self.cut_power, node)
+
+    def come(self, node, told):
+        """A machine more, with an empty disk; `told` are the nodes in its `--peers`, itself besides."""
+        self.names = (*self.names, node)
+        self.disks[node] = SimDisk(self.scheduler, flush_delay_ms=1.0)
+        self.told[node] = (*told, node)
+        self.start(node)
 
     def cut_power(self, node):
         self.lives[node].end()
@@ -121,7 +142,7 @@ class SimRanges:
         self.cut.clear()
         self.loss = 0.0
         for node in self.names:
-            if node not in self.members:
+            if node not in self.members and node not in self.removed:
                 self.start(node)
 
     def run_until(self, condition, max_ms=60_000):
@@ -252,6 +273,8 @@ class SimRanges:
             if len({tuple(sorted(one.topics.ranges)) for one in members}) != 1:
                 return False
             for group, record in members[0].topics.ranges.items():
+                if record.target:
+                    return False
                 hosted = [one.hosting.hosted.get(group) for one in members if one.node_id in record.replicas]
                 if any(one is None or one.replica is None for one in hosted):
                     return False
@@ -282,6 +305,47 @@ def headers_and_values(records):
 def values_in(records, offset):
     """The values of a fetch's batches from an offset on."""
     return [value for _, batch in headers_and_values(records) for at, value in batch if at >= offset]
+
+
+REACHED = {
+    "add": Standing.UP,
+    "remove": Standing.REMOVED,
+    "drain": Standing.DRAINING,
+    "undrain": Standing.UP,
+}
+
+
+class Operator:
+    """Wants nodes in, out, drained or not, one after the other, and says so again until it is so. `peer-N:1` is where
+    node N is reached."""
+
+    def __init__(self, cluster):
+        self.cluster = cluster
+        self.wanted = []
+
+    def wants(self, event, node):
+        self.wanted.append((event, node))
+
+    def step(self):
+        controllers = [one.node.controller for one in self.cluster.members.values() if one.node.controller]
+        if not self.wanted or not controllers:
+            return
+        event, node = self.wanted[0]
+        registry = max(controllers, key=lambda one: one.term).registry
+        states = {number: one.standing for number, one in registry.all().items()}
+        if states.get(node) is REACHED[event]:
+            if event != "remove" or node in self.cluster.removed or node not in self.cluster.members:
+                self.wanted.pop(0)
+            return
+        with contextlib.suppress(KafkaError, OSError, MetaStoreError):
+            registry.change(node, event, **({"peer": f"peer-{node}:1"} if event == "add" else {}))
+
+    def finish(self, max_ms=180_000):
+        def done():
+            self.step()
+            return not self.wanted
+
+        self.cluster.run_until(done, max_ms=max_ms)
 
 
 class Writer:

@@ -30,8 +30,8 @@ def written(cluster, topic, partitions, count=3):
 def test_a_new_topic_has_a_range_for_each_node_and_each_leads_one():
     cluster = SimRanges(1)
     assert cluster.create_topic("t", 6).error_code is ErrorCode.none
-    cluster.whole()
-    cluster.advance(1000)  # every node has heard of it
+    for node in cluster.names:
+        cluster.run_until(lambda: all(cluster.leader("t", n, asking=node)[0] >= 0 for n in range(6)))  # noqa: B023
     leaders = [cluster.leader("t", partition) for partition in range(6)]
     assert sorted({node for node, _ in leaders}) == [0, 1, 2]
     assert len({leaders[0], leaders[2], leaders[4]}) == 3
