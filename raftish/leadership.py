@@ -64,10 +64,9 @@ class Leadership:
     # The log.
 
     @property
-    def room_bytes(self) -> int:
-        """How much more may wait to be committed."""
-        limit = self._config.max_uncommitted_bytes
-        return limit - self._uncommitted_bytes if self._uncommitted else limit
+    def is_nearly_full(self) -> bool:
+        """Whether so much waits to be committed that the next proposal may be refused: 15 parts of 16."""
+        return self._uncommitted_bytes * 16 > self._config.max_uncommitted_bytes * 15
 
     def append(self, contents: Sequence[tuple[Kind, bytes]]) -> tuple[int, int]:
         """(first, last) index; raises `NotNow`."""

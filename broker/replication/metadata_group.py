@@ -51,10 +51,6 @@ TRANSITIONS: Final = {
 }
 
 
-LEAST_ROOM_BYTES: Final = 4 << 20
-"""What is taken has so much room in the group, so that it is not refused half way."""
-
-
 class _Proposer:
     """A `txn.metastore.leading.Proposer` of one term."""
 
@@ -68,7 +64,7 @@ class _Proposer:
             raise NotLeading(raft.leader if raft.leader != raft.node_id else None)
         if raft.leadership.transfer_target is not None:
             raise TryAgain(f"leadership is being handed to node {raft.leadership.transfer_target}")
-        if raft.leadership.room_bytes < LEAST_ROOM_BYTES:
+        if raft.leadership.is_nearly_full:
             raise TryAgain("too much waits to be committed")
         return raft.log.last_index + 1
 

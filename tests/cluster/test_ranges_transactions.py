@@ -29,6 +29,7 @@ from tests.cluster.txn_mutants import (
     a_new_coordinator_commits_what_is_preparing,
     an_untraced_transaction_is_not_missed,
     commits_over_a_change_of_leaders,
+    gives_up_where_the_store_takes_nothing_now,
     stands_before_it_is_committed,
 )
 from txn import keys
@@ -152,6 +153,43 @@ def test_what_a_range_lost_is_never_committed(coordinator_too):
     mutant = a_new_coordinator_commits_what_is_preparing if coordinator_too else stands_before_it_is_committed
     with mutant(), pytest.raises((AssertionError, ValueError)):
         lost_while_it_is_prepared(coordinator_too=coordinator_too)
+
+
+def while_the_metadata_are_handed_over():
+    """The coordinator is asked for a commit, and is to hand over, to a node that is not there, before it can record it."""
+    cluster = SimRanges(25)
+    cluster.create_topic("t", 6)
+    transactor = Transactor(cluster, "x", "t", PARTITIONS, 1)
+    transactor.run(True)
+    controller = cluster.controller()
+    away = next(node for node in cluster.names if node != controller.node_id)
+    cluster.cut_power(away)
+    cluster.run_until(lambda: all(cluster.leader("t", p)[0] in cluster.members for p in PARTITIONS))
+    wrote = {p: [f"late-{p}".encode()] for p in PARTITIONS}
+    list(transactor.add(PARTITIONS))
+    for partition, values in wrote.items():
+        list(transactor.write(partition, values))
+
+    def at_the_end():
+        """When the request is there, and its ranges are asked."""
+        cluster.scheduler.call_later(1.1, controller._asked_to_hand_over, METADATA_GROUP, away)
+        transactor.at_the_end = lambda: None
+
+    transactor.at_the_end = at_the_end
+    list(transactor.end(True))
+    transactor.committed.append(wrote)
+    cluster.heal()
+    transactor.run(True)
+    for node in cluster.names:
+        cluster.cut_power(node)
+    cluster.heal()
+    check([transactor], all_seen(cluster))
+
+
+def test_an_end_that_cannot_be_recorded_at_once_waits_for_it():
+    while_the_metadata_are_handed_over()
+    with gives_up_where_the_store_takes_nothing_now(), pytest.raises(ValueError):
+        while_the_metadata_are_handed_over()
 
 
 def over_a_change_of_coordinators():
