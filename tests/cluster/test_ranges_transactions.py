@@ -156,7 +156,7 @@ def test_what_a_range_lost_is_never_committed(coordinator_too):
 
 
 def while_the_metadata_are_handed_over():
-    """The coordinator is asked for a commit, and is to hand over, to a node that is not there, before it can record it."""
+    """The coordinator, asked for a commit, is to hand over to a node that is not there before it can record that."""
     cluster = SimRanges(25)
     cluster.create_topic("t", 6)
     transactor = Transactor(cluster, "x", "t", PARTITIONS, 1)
