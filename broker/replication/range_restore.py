@@ -117,8 +117,14 @@ class RangeRestore:
             self._front.when_idle(self._nothing_is_removed)
 
     def _nothing_is_removed(self, _: Exception | None) -> None:
-        if self.step is Step.QUIET:
-            self._replica.when_all_durable(self._quiet)
+        if self.step is not Step.QUIET:
+            return
+        if not self._front.is_idle:
+            self._front.when_idle(self._nothing_is_removed)
+            return
+        # From here on there is no way back to the old log but a start's.
+        self._front.close()
+        self._replica.when_all_durable(self._quiet)
 
     def _quiet(self, error: Exception | None) -> None:
         if self.step is not Step.QUIET:

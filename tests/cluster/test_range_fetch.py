@@ -13,6 +13,7 @@ from raftish.membership import Membership
 from raftish.messages import SnapshotRequest
 from storage.replica_front import ReplicaFront
 from tests.storage.replica_chains import PER_SEGMENT, Chain, aside_of
+from tests.storage.replica_model import open_one
 
 GROUP = 16
 SOURCE, BEHIND = 1, 2
@@ -194,3 +195,44 @@ def test_a_piece_that_was_changed_on_the_way_fails_the_fetch() -> None:
     told = fetching.run()
     assert isinstance(told, FetchFailed)
     assert "is no segment of this range" in str(told)
+
+
+def test_no_file_of_the_old_log_is_removed_any_more_when_the_files_change_hands() -> None:
+    fetching = Fetching()
+    fetching.fetch.close()
+    mine = fetching.mine = Chain(3)
+    for partition, end in mine.replica.segments[1].end_offsets().items():
+        mine.replica.partition(partition).advance_log_start(end)
+    front = ReplicaFront(mine.disk, mine.scheduler, mine.replica)
+    replaced: list[Any] = []
+    restore = RangeRestore(
+        GROUP,
+        mine.replica,
+        front,
+        mine.disk,
+        mine.scheduler,
+        fetching._ask,
+        SnapshotRequest(SOURCE, BEHIND, 1, 5, 1, Membership(frozenset({SOURCE, BEHIND}))),
+        reopen=lambda: open_one(mine.disk, mine.scheduler),
+        replaced=replaced.append,
+        done=fetching.told.append,
+        failed=lambda error: pytest.fail(str(error)),
+    )
+    fetching.fetch = restore  # type: ignore[assignment]  # it hears the same
+    when_idle, dropped = front.when_idle, []
+
+    def and_drop(callback: Any) -> None:
+        """Retention comes between the answer and whoever waits for it."""
+        when_idle(callback)
+        dropped.append(front.drop())
+
+    front.when_idle = and_drop  # type: ignore[method-assign]
+    assert fetching.run() is None
+    assert dropped == [[1, 2], []]
+    assert front.drop() == ()
+    assert [one.segment_id for one in replaced[0].segments] == [1, 2, 3, 4, 5]
+    assert replaced[0].last_index == LAST
+    mine.scheduler.advance(100)
+    assert [name for name in mine.disk.list("r") if name.endswith(".seg")] == [
+        f"{number:020d}.seg" for number in range(1, 6)
+    ]
