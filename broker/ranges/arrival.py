@@ -33,8 +33,9 @@ it has found others."""
 
 
 class Arrival:
-    """`join` is called when this node takes part; `has_nothing`: whether the metadata's log is empty here. Blocks while
-    it reads and writes its file. Raises OSError."""
+    """`join` is called when this node takes part; `has_nothing`: whether nothing of the metadata is known
+    here to be committed: what is in its log may be lost, and its number on record with it. Blocks while it reads and
+    writes its file. Raises OSError."""
 
     def __init__(
         self,

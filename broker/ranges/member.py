@@ -101,7 +101,7 @@ class RangesMember:
             disk,
             lambda: new_uuid().int >> 72,
             join=self._join,
-            has_nothing=lambda: not self.metadata.replicated.applied_lsn and not self.metadata.log.last_index,
+            has_nothing=lambda: not self.metadata.replicated.applied_lsn,
             fatal=fatal,
         )
         self._hard_states = HardStateTable(disk, scheduler, HARD_STATES)
