@@ -57,9 +57,7 @@ class Lost(ClientError):
 
 
 class TransactionalProducer(Protocol):
-    """What the load needs of a client. Calls may raise Again, MustAbort or Lost; send only MustAbort."""
-
-    library: str
+    """What the load needs of a client. Calls may raise Again, MustAbort or Lost; send MustAbort or Lost."""
 
     def init(self) -> None: ...
     def begin(self) -> None: ...
