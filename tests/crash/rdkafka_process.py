@@ -1,9 +1,9 @@
 """A worker's librdkafka producers in a process of their own, which may end by itself and is then replaced.
 
 librdkafka 2.16 has assertions about transactions that a killed broker can reach, every few hundred kills
-(`txn_req_cnt > 0` in rd_kafka_txn_handle_AddPartitionsToTxn). They say nothing about the broker, but end the process that
-they are in. Here that is one worker's clients: the call under way raises Lost, and what had begun is judged as what a
-killed application leaves behind. The history is with whoever calls, so nothing of it is lost.
+(`txn_req_cnt > 0` in rd_kafka_txn_handle_AddPartitionsToTxn). They say nothing about the broker, but end the process
+that they are in. Here that is one worker's clients: the call under way raises Lost, and what had begun is judged as
+what a killed application leaves behind. The history is with whoever calls, so nothing of it is lost.
 """
 
 import contextlib
