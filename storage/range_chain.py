@@ -173,8 +173,9 @@ class RangeChain(RangeReader):
     def _checkpoint_is_due(self) -> bool:
         grown = self._active.end - self._checkpointer.position
         entries = self._active.entries - self._checkpointer.entries
+        enough = max(self.config.checkpoint_entries, self._active.runs >> 3)
         return (
-            (grown >= self.config.checkpoint_bytes or entries >= self.config.checkpoint_entries)
+            (grown >= self.config.checkpoint_bytes or entries >= enough)
             and self._checkpointer.state == "IDLE"
             and self._state == "OPEN"
         )

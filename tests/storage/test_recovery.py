@@ -397,6 +397,19 @@ def test_small_entries_bring_a_checkpoint_by_their_number() -> None:
     assert owner.report.entries_scanned < 30
 
 
+def test_checkpoints_become_rarer_as_the_index_grows() -> None:
+    """Each has the whole index in it."""
+    owner = make(0, dataclasses.replace(PLAIN, checkpoint_entries=10, run_bytes=1))
+    for number in range(600):
+        owner.wait_durable(number % 3, owner.append(number % 3, b"x"))
+        owner.scheduler.run_until_idle()
+    written = owner.disk.writes[f"{DIRECTORY}/{checkpoint_name(1)}.tmp"]
+    assert 20 < written < 30, "600 entries, every tenth at first"
+    owner.power_cut(0, keep="none")
+    owner.recover()
+    assert owner.report.entries_scanned <= 600 / 8
+
+
 def test_checkpoint_says_nothing_of_what_is_queued() -> None:
     """Else a producer's lost batch would be taken for a duplicate after the crash."""
     owner = make(30, dataclasses.replace(PLAIN, checkpoint_bytes=1000), each_flushed=False)
