@@ -7,7 +7,7 @@ What can go wrong is sorted into three: the same call may be repeated (Again), t
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
@@ -55,6 +55,11 @@ class MustAbort(ClientError):
 class Lost(ClientError):
     """The producer can do nothing any more; what the call came to is unknown."""
 
+    @property
+    def fenced(self) -> bool:
+        """By its successor, or by its deadline."""
+        return "FENCED" in self.name.upper()
+
 
 class TransactionalProducer(Protocol):
     """What the load needs of a client. Calls may raise Again, MustAbort or Lost; send MustAbort or Lost."""
@@ -78,7 +83,9 @@ class RdkafkaProducer:
 
     library = "librdkafka"
 
-    def __init__(self, address: str, transactional_id: str) -> None:
+    def __init__(
+        self, address: str, transactional_id: str, settings: Mapping[str, Any] | None = None
+    ) -> None:
         self._producer = Producer(
             RDKAFKA
             | {
@@ -87,6 +94,7 @@ class RdkafkaProducer:
                 "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
                 "linger.ms": 1,
             }
+            | dict(settings or {})
         )
         self._groups: dict[str, tuple[Consumer, Any]] = {}
         self._address = address
@@ -103,6 +111,9 @@ class RdkafkaProducer:
             if cause.retriable():
                 raise Again(cause.name()) from error
             raise Lost(cause.name()) from error
+        finally:
+            # What it wants to log waits for that.
+            self._producer.poll(0)
 
     def init(self) -> None:
         self._call(self._producer.init_transactions, CALL_TIMEOUT_S)

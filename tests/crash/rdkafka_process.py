@@ -7,9 +7,11 @@ what a killed application leaves behind. The history is with whoever calls, so n
 """
 
 import contextlib
+import logging
 import multiprocessing
 import signal
 import traceback
+from collections import deque
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -20,6 +22,8 @@ from tests.crash.clients import ClientError, Lost, RdkafkaProducer
 
 LIBRARY_ABORTED = "the library ended its process"
 LEAVE_TIMEOUT_S = 10.0
+LOG_LINES = 60
+"""How much of what the library said of its transactions comes with a Lost, to tell whose fault it is."""
 
 
 class LibraryError(Exception):
@@ -120,10 +124,25 @@ class RemoteProducer:
             self._call("close")
 
 
+class Said(logging.Handler):
+    """The last lines of the library's log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: deque[str] = deque(maxlen=LOG_LINES)
+        self.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+        self.logger = logging.Logger("librdkafka", logging.DEBUG)
+        self.logger.addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(self.format(record))
+
+
 def _serve(pipe: Connection, settings: Mapping[str, Any], make: type[Any]) -> None:
     """The process: calls, one after the other, until whoever makes them has gone."""
     clients.RDKAFKA.update(settings)
     producer: Any = None
+    said = Said()
     while True:
         try:
             name, args = pipe.recv()
@@ -133,11 +152,14 @@ def _serve(pipe: Connection, settings: Mapping[str, Any], make: type[Any]) -> No
         cause = failure = None
         try:
             if name == "new":
-                producer = make(*args)
+                said.lines.clear()
+                producer = make(*args, {"debug": "eos", "log_level": 7, "logger": said.logger})
             else:
                 getattr(producer, name)(*args)
         except ClientError as raised:
             error, cause = raised, repr(raised.__cause__)
+            if isinstance(raised, Lost) and not raised.fenced:
+                cause = "\n      ".join([cause, *said.lines])
         except Exception:  # noqa: BLE001 - whoever called fails with it
             failure = traceback.format_exc()
         with contextlib.suppress(ConnectionError):

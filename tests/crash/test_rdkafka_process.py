@@ -13,8 +13,8 @@ from tests.crash.rdkafka_process import LIBRARY_ABORTED, RdkafkaProcess
 class Moody:
     """A producer whose calls end as their arguments say."""
 
-    def __init__(self, address, transactional_id):
-        pass
+    def __init__(self, address, transactional_id, settings):
+        settings["logger"].debug("made for %s", transactional_id)
 
     def init(self):
         pass
@@ -27,6 +27,9 @@ class Moody:
 
     def abort(self):
         os.kill(os.getpid(), signal.SIGKILL)
+
+    def send(self, topic, partition, value):
+        raise Lost(topic)
 
     def close(self):
         pass
@@ -46,6 +49,16 @@ def test_errors_come_back_as_they_are_with_what_the_library_said(process):
         producer.begin()
     assert "why" in str(raised.value.__cause__)
     assert process.aborts == 0
+
+
+def test_a_loss_comes_with_what_the_library_said_before_unless_it_was_fenced(process):
+    producer = process("nowhere:1", "some-id")
+    with pytest.raises(Lost, match="OUT_OF_ORDER") as lost:
+        producer.send("OUT_OF_ORDER", 0, b"")
+    assert "made for some-id" in str(lost.value.__cause__)
+    with pytest.raises(Lost) as fenced:
+        producer.send("_FENCED", 0, b"")
+    assert "made for" not in str(fenced.value.__cause__)
 
 
 def test_an_assertion_loses_one_producer_and_the_next_has_another_process(process):
