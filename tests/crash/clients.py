@@ -112,8 +112,9 @@ class RdkafkaProducer:
                 raise Again(cause.name()) from error
             raise Lost(cause.name()) from error
         finally:
-            # What it wants to log waits for that.
-            self._producer.poll(0)
+            # What it wants to log waits for that, and a fatal error comes here once more.
+            with contextlib.suppress(KafkaException):
+                self._producer.poll(0)
 
     def init(self) -> None:
         self._call(self._producer.init_transactions, CALL_TIMEOUT_S)
@@ -126,7 +127,8 @@ class RdkafkaProducer:
             self._producer.produce(topic, value, partition=partition)
         except (KafkaException, BufferError) as error:
             raise MustAbort(_name(error)) from error
-        self._producer.poll(0)
+        with contextlib.suppress(KafkaException):
+            self._producer.poll(0)
 
     def send_offset(self, group: str, topic: str, partition: int, offset: int) -> None:
         if group not in self._groups:
