@@ -254,6 +254,7 @@ class ChainScan:
                 run_bytes,
             ):
                 segment.runs += 1
+            segment.entries += 1
             log.end_offset = end_offset
             if header.producer_id >= 0:
                 log.producers.update(header, header.base_offset, self.now_ms)
@@ -312,7 +313,7 @@ class ChainScan:
         self._restore(known.producers)
         if known.numbering is not None:
             segment.numbering = known.numbering
-        found.claim = known.position
+        segment.scanned_from = found.claim = known.position
         self.report.checkpoints_used += 1
         return known.position
 

@@ -122,6 +122,8 @@ class Checkpointer:
         self._file: File | None = None
         self.position = 0
         """How far the last checkpoint of the active segment reaches, or the last attempt at one."""
+        self.entries = 0
+        """How many of the segment's `entries` lie before it."""
 
     @property
     def state(self) -> State:
@@ -132,12 +134,17 @@ class Checkpointer:
             raise ValueError(f"a checkpoint that is {self._state} cannot become {state}")
         self._state = state
 
+    def follow(self, segment: Segment) -> None:
+        """It is the active one now. What a start had to scan of it counts: else a broker that is killed again and again
+        before so much was written in one life would never have a checkpoint, and scan more each time."""
+        self.position, self.entries = segment.scanned_from, 0
+
     def capture(self, segment: Segment, partitions: Iterable[PartitionLog]) -> None:
         """Everything written so far is about to be flushed: remember what a checkpoint of it says."""
         self._change_state("CAPTURED")
         self._segment = segment
         self._packed = capture(segment, partitions)
-        self.position = segment.end
+        self.position, self.entries = segment.end, segment.entries
 
     def discard(self, position: int) -> None:
         """The segment that takes entries ends at `position` again: what was captured of more than that is void."""

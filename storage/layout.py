@@ -166,6 +166,10 @@ class LogConfig:
     flush_linger_ms: float = 20.0
     """Bytes nobody waits for are flushed after this long, so that the high watermark always advances."""
     checkpoint_bytes: int = 64 << 20
+    """An active segment gets a checkpoint when a start would have to scan this much of it,"""
+    checkpoint_entries: int = 1 << 14
+    """or so many entries, and an eighth of its index: of small ones these are what a start's time goes into, some 5 us
+    each. Since a checkpoint has the whole index, all of one segment write nine times that at most."""
     close_checkpoint_bytes: int = 1 << 20
     """A clean close writes a checkpoint only when a restart would have to scan more than this."""
     producer_ttl_ms: int = 86_400_000

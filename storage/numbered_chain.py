@@ -226,7 +226,7 @@ class NumberedChain(SequencedRange):
         self._unsealed.append(child)
         self._active = child
         self._checkpointer.discard(child.end)
-        self._checkpointer.position = child.end
+        self._checkpointer.follow(child)
 
     def _as_of_now(self) -> tuple[dict[int, int], bytes]:
         """What a footer has to say of this moment: the partitions' ends, and the producers."""
@@ -293,7 +293,7 @@ class NumberedChain(SequencedRange):
         self._active = parent
         parent.change_state("WRITABLE")
         self._checkpointer.discard(0)
-        self._checkpointer.position = parent.end
+        self._checkpointer.follow(parent)
         checkpoint = f"{self.directory}/{checkpoint_name(child.segment_id)}"
         if self._disk.exists(checkpoint):
             self._disk.remove(checkpoint)

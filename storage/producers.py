@@ -35,6 +35,15 @@ class SequenceGap(KafkaError):
     """What comes before the batch is not here. It may be on its way, where clients have just turned to this node."""
 
 
+class SequenceOverlap(KafkaError):
+    """The batch comes too late, and is none that is here: its sequences belong to others, the last of which is at
+    `last_base_offset`."""
+
+    def __init__(self, code: ErrorCode, message: str, last_base_offset: int) -> None:
+        super().__init__(code, message)
+        self.last_base_offset = last_base_offset
+
+
 class ProducerState:
     """One producer in one partition. `batches`: (base sequence, last sequence, base offset, last offset)."""
 
@@ -109,7 +118,7 @@ class ProducerStates:
         sequence = header.base_sequence
         if state is None:
             if require_known_producer and sequence != 0:
-                raise _out_of_order(header, "an unknown producer must start at sequence 0", SequenceGap)
+                raise _out_of_order(header, "an unknown producer must start at sequence 0")
             if self.budget.count >= self.budget.limit:
                 self.budget.make_room(now_ms)
             return None
@@ -122,15 +131,17 @@ class ProducerStates:
             for first, last, base_offset, last_offset in state.batches:
                 if first == sequence and last == end:
                     return Duplicate(base_offset, last_offset)
-            kind = SequenceGap if ahead <= SEQUENCE_MASK // 2 else KafkaError
-            raise _out_of_order(header, f"the last one seen is {last_sequence}", kind)
+            error = _out_of_order(header, f"the last one seen is {last_sequence}")
+            if ahead > SEQUENCE_MASK // 2:
+                raise SequenceOverlap(error.code, error.message or "", state.batches[-1][2])
+            raise error
         if header.producer_epoch < state.epoch:
             raise KafkaError(
                 ErrorCode.invalid_producer_epoch,
                 f"producer {header.producer_id} has epoch {state.epoch}, this batch {header.producer_epoch}",
             )
         if sequence != 0:
-            raise _out_of_order(header, "a new producer epoch must start at sequence 0", SequenceGap)
+            raise _out_of_order(header, "a new producer epoch must start at sequence 0")
         return None
 
     def update(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
@@ -239,8 +250,8 @@ class RevocableProducerStates(ProducerStates):
             self.budget.count += 1
 
 
-def _out_of_order(header: BatchHeader, reason: str, kind: type[KafkaError]) -> KafkaError:
-    return kind(
+def _out_of_order(header: BatchHeader, reason: str) -> SequenceGap:
+    return SequenceGap(
         ErrorCode.out_of_order_sequence_number,
         f"producer {header.producer_id} epoch {header.producer_epoch} sent sequence {header.base_sequence}: {reason}",
     )

@@ -84,7 +84,7 @@ class RangeChain(RangeReader):
         self._flusher = GroupFlusher(scheduler, self, config.flush_linger_ms)
         self._roller = Roller(disk, scheduler, self, hooks.publish)
         self._checkpointer = checkpoint.Checkpointer(disk, identity.directory)
-        self._checkpointer.position = self._active.end
+        self._checkpointer.follow(self._active)
         self._roll_at = HEADER_BLOCK_BYTES + config.segment_bytes
         for log in self._predecessors:
             log._successors.append(self)
@@ -172,8 +172,10 @@ class RangeChain(RangeReader):
 
     def _checkpoint_is_due(self) -> bool:
         grown = self._active.end - self._checkpointer.position
+        entries = self._active.entries - self._checkpointer.entries
+        enough = max(self.config.checkpoint_entries, self._active.runs >> 3)
         return (
-            grown >= self.config.checkpoint_bytes
+            (grown >= self.config.checkpoint_bytes or entries >= enough)
             and self._checkpointer.state == "IDLE"
             and self._state == "OPEN"
         )

@@ -139,7 +139,7 @@ class RangeLog(SequencedRange):
         self._unsealed.append(child)
         self._active = child
         self._roll_at = HEADER_BLOCK_BYTES + self.config.segment_bytes
-        self._checkpointer.position = child.end
+        self._checkpointer.follow(child)
         self._flush_filled(self._segments[-2])
         self._tell_rolled(None)
         return packed

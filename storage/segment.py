@@ -56,6 +56,7 @@ class Segment:
         "committed_end",
         "durable_end",
         "end",
+        "entries",
         "file_size",
         "guarded_bytes",
         "header",
@@ -65,6 +66,7 @@ class Segment:
         "producers_at",
         "runs",
         "salt",
+        "scanned_from",
         "segment_id",
         "state",
     )
@@ -96,6 +98,10 @@ class Segment:
         """Of a sealed segment, footer included."""
         self.indexes: dict[int, PartitionIndex] = {}
         self.runs = 0
+        self.scanned_from = HEADER_BLOCK_BYTES
+        """Where the scan of the last start began: behind its checkpoint, if it had one."""
+        self.entries = 0
+        """How many were scanned and written from there on; replicated ones also where they were truncated since."""
         self.producers_at: tuple[int, int, int] | None = None
         """Of a sealed segment, the producer snapshot's position, size and CRC."""
 

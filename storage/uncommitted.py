@@ -54,6 +54,7 @@ class Uncommitted:
     def into_index(self, segment: Segment, position: int, term: int, timestamp: int, run_bytes: int) -> None:
         """It is about to be written there."""
         self.segment, self.position = segment, position
+        segment.entries += 1
         log = self.log
         if log is None:
             return

@@ -107,6 +107,13 @@ class ServerProcess:
                 raise BrokerDied(f"not ready after {self.start_timeout_s} s; its log:\n{self.log_tail()}")
             time.sleep(0.01)
 
+    def cpu_s(self) -> float:
+        """Processor time of the process until now, of all its threads."""
+        assert self.process is not None, "the process was not started"
+        stat = Path(f"/proc/{self.process.pid}/stat").read_text()
+        user, system = stat.rpartition(")")[2].split()[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
     def check_alive(self) -> None:
         """Raises BrokerDied when the process has ended by itself."""
         assert self.process is not None, "the process was not started"

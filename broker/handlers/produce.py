@@ -13,7 +13,7 @@ from broker.call import Call
 from broker.cluster_view import NOBODY, ClusterView
 from broker.topic import Topic
 from storage.layout import Appended
-from storage.producers import SequenceGap
+from storage.producers import SequenceGap, SequenceOverlap
 from storage.sequencing import SequencedRange
 from txn.partition import Partition
 from txn.transaction import Transaction
@@ -225,7 +225,10 @@ def _append(
             state.durable_at.setdefault(log, 0)
             state.transactional.add(log)
         return _accepted(state, partition, appended, append_time_ms)
-    except KafkaError as refused:
+    except KafkaError as error:
+        refused = error
+        if isinstance(error, SequenceOverlap) and partition is not None:
+            refused = _of_aborted(partition, header.producer_id, error)
         start = -1
         if partition is not None and refused.code in _OF_THE_LOG:
             start = partition.log_start_offset
@@ -277,6 +280,20 @@ def _check_repeat(partition: Partition, producer_id: int, appended: Appended) ->
             ErrorCode.transaction_abortable,
             f"its sequences are those of an aborted batch, at {appended.base_offset} of {partition}",
         )
+
+
+def _of_aborted(partition: Partition, producer_id: int, overlap: SequenceOverlap) -> KafkaError:
+    """The same, where the new batch is cut otherwise than the aborted one, so that it is no repeat of it.
+
+    librdkafka gives the sequences of a batch that it took back when it aborted, and whose answer a crash took, to the
+    next records. OUT_OF_ORDER_SEQUENCE_NUMBER would end that producer; on this it aborts, and counts on from there.
+    """
+    if not partition.transactions.is_aborted(producer_id, overlap.last_base_offset):
+        return overlap
+    return KafkaError(
+        ErrorCode.transaction_abortable,
+        f"its sequences are those of what was aborted, up to {overlap.last_base_offset} of {partition}",
+    )
 
 
 def _accepted(

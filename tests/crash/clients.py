@@ -7,7 +7,7 @@ What can go wrong is sorted into three: the same call may be repeated (Again), t
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
@@ -55,11 +55,14 @@ class MustAbort(ClientError):
 class Lost(ClientError):
     """The producer can do nothing any more; what the call came to is unknown."""
 
+    @property
+    def fenced(self) -> bool:
+        """By its successor, or by its deadline."""
+        return "FENCED" in self.name.upper()
+
 
 class TransactionalProducer(Protocol):
-    """What the load needs of a client. Calls may raise Again, MustAbort or Lost; send only MustAbort."""
-
-    library: str
+    """What the load needs of a client. Calls may raise Again, MustAbort or Lost; send MustAbort or Lost."""
 
     def init(self) -> None: ...
     def begin(self) -> None: ...
@@ -80,7 +83,9 @@ class RdkafkaProducer:
 
     library = "librdkafka"
 
-    def __init__(self, address: str, transactional_id: str) -> None:
+    def __init__(
+        self, address: str, transactional_id: str, settings: Mapping[str, Any] | None = None
+    ) -> None:
         self._producer = Producer(
             RDKAFKA
             | {
@@ -89,6 +94,7 @@ class RdkafkaProducer:
                 "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
                 "linger.ms": 1,
             }
+            | dict(settings or {})
         )
         self._groups: dict[str, tuple[Consumer, Any]] = {}
         self._address = address
@@ -105,6 +111,10 @@ class RdkafkaProducer:
             if cause.retriable():
                 raise Again(cause.name()) from error
             raise Lost(cause.name()) from error
+        finally:
+            # What it wants to log waits for that, and a fatal error comes here once more.
+            with contextlib.suppress(KafkaException):
+                self._producer.poll(0)
 
     def init(self) -> None:
         self._call(self._producer.init_transactions, CALL_TIMEOUT_S)
@@ -117,7 +127,8 @@ class RdkafkaProducer:
             self._producer.produce(topic, value, partition=partition)
         except (KafkaException, BufferError) as error:
             raise MustAbort(_name(error)) from error
-        self._producer.poll(0)
+        with contextlib.suppress(KafkaException):
+            self._producer.poll(0)
 
     def send_offset(self, group: str, topic: str, partition: int, offset: int) -> None:
         if group not in self._groups:

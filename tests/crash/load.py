@@ -16,7 +16,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from confluent_kafka import KafkaException, Producer
 
@@ -27,9 +27,9 @@ from tests.crash.clients import (
     KafkaPythonProducer,
     Lost,
     MustAbort,
-    RdkafkaProducer,
     TransactionalProducer,
 )
+from tests.crash.rdkafka_process import RdkafkaProcess
 from tests.history import (
     Begun,
     ClientEvent,
@@ -47,7 +47,14 @@ INPUT_TOPIC = "crash-input"
 GROUP = "crash-group"
 PATIENCE_S = 15.0
 
-ProducerFactory = Callable[[str, str], TransactionalProducer]
+
+class ProducerFactory(Protocol):
+    """From an address and a transactional id to a producer."""
+
+    @property
+    def library(self) -> str: ...
+
+    def __call__(self, address: str, transactional_id: str, /) -> TransactionalProducer: ...
 
 
 class Load:
@@ -78,7 +85,8 @@ class Load:
         self.counts: Counter[str] = Counter()
         """What happened: "commit acked", "errors librdkafka commit _TIMED_OUT", ..."""
         self.losses: list[str] = []
-        """What the libraries said when a producer could do nothing any more."""
+        """What librdkafka said when a producer could do nothing any more, and was not fenced. kafka-python's are only
+        counted: it loses requests whenever a connection breaks."""
         self.crashes = 0
         self.stopping = False
         self.failures: list[str] = []
@@ -86,9 +94,8 @@ class Load:
         """Set by each commit's call; a crash that is to hit one clears it and waits."""
         self._running = threading.Event()
         self._running.set()
-        factories: list[ProducerFactory] = [RdkafkaProducer] * librdkafka + [
-            KafkaPythonProducer
-        ] * kafka_python
+        self._processes = [RdkafkaProcess() for _ in range(librdkafka)]
+        factories: list[ProducerFactory] = [*self._processes, *[KafkaPythonProducer] * kafka_python]
         self.transactional = [
             TransactionalWorker(self, f"txn-{number}", number, factory, random.Random(f"{seed} {number}"))
             for number, factory in enumerate(factories)
@@ -134,6 +141,8 @@ class Load:
         self._running.set()
         for worker in self.workers:
             worker.join(PATIENCE_S)
+        for process in self._processes:
+            process.end()
         self._raise_failures()
 
     @property
@@ -152,8 +161,9 @@ class Load:
 
     def report(self) -> str:
         counts = [f"  {name}: {count}" for name, count in sorted(self.counts.items())]
-        losses = [f"  lost: {loss}" for loss in self.losses if "fenced" not in loss]
-        return "\n".join([*counts, *losses[-20:]])
+        losses = [f"  lost: {loss}" for loss in self.losses]
+        ended = sum(process.aborts for process in self._processes)
+        return "\n".join([*counts, f"  processes that librdkafka ended: {ended}", *losses[:20]])
 
     def _raise_failures(self) -> None:
         if self.failures:
@@ -215,6 +225,7 @@ class TransactionalWorker(Worker):
         super().__init__(load, name, rng)
         self.number = number
         self.factory = factory
+        self.library = factory.library
         self.client: TransactionalProducer | None = None
         self.txn = 0
         self.values = itertools.count()
@@ -268,6 +279,10 @@ class TransactionalWorker(Worker):
                 except MustAbort as error:
                     self.note("send", error)
                     self.end(client, commit=False)
+                    return False
+                except Lost as error:
+                    self.note("send", error)
+                    self.leave()
                     return False
             if self.rng.random() < 0.1:
                 time.sleep(self.rng.uniform(0, 0.02))
@@ -344,7 +359,7 @@ class TransactionalWorker(Worker):
                     raise Stuck from error
             else:
                 self.client = client
-        self.count(f"new producers {self.client.library}")
+        self.count(f"new producers {self.library}")
 
     def leave(self) -> None:
         if self.client is not None:
@@ -355,13 +370,13 @@ class TransactionalWorker(Worker):
         self.leave()
 
     def note(self, what: str, error: ClientError) -> None:
-        library = "librdkafka" if self.factory is RdkafkaProducer else "kafka-python"
-        self.count(f"errors {library} {what} {type(error).__name__} {error.name}")
+        self.count(f"errors {self.library} {what} {type(error).__name__} {error.name}")
         self.had_to_abort |= isinstance(error, MustAbort)
-        if isinstance(error, Lost):
-            crash = "after a crash" if self.survived_crash else "no crash since its begin"
+        if isinstance(error, Lost) and not error.fenced and self.library != KafkaPythonProducer.library:
+            crashes = self.load.crashes - self.crashes_at_begin
+            crash = f"{crashes} crashes since its begin, {self.load.crashes} in all"
             self.load.losses.append(
-                f"{self.name} transaction {self.txn} {what}, {crash}: {error.__cause__!r}"
+                f"{self.name} transaction {self.txn} {what}, {crash}: {error.name}: {error.__cause__}"
             )
 
 

@@ -12,6 +12,7 @@ or that and a power cut: `cut` makes of the data directory what a power cut leav
 import os
 import random
 import re
+import statistics
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -108,6 +109,8 @@ class CrashRun:
         )
         self.followers: list[Follower] = []
         self.auditors: list[Auditor] = []
+        self.start_cpu_s: list[float] = []
+        """Of each start until it served, one after the other."""
 
     def run(self) -> list[Violation]:
         """All rounds and the final check; the first check that finds violations ends the run."""
@@ -126,8 +129,13 @@ class CrashRun:
         try:
             for number in range(1, self.plan.rounds + 1):
                 self._round()
+                self.start_cpu_s.append(self.broker.cpu_s())
                 if number % self.plan.check_every == 0 and number < self.plan.rounds:
                     violations = self._check(final=False)
+                    cpu_s = statistics.mean(self.start_cpu_s[-self.plan.check_every :])
+                    print(
+                        f"round {number}: {self.load.progress()} ends, {cpu_s:.2f} CPU s a start", flush=True
+                    )
                     if violations:
                         return violations
             return self._check(final=True)
@@ -140,7 +148,12 @@ class CrashRun:
 
     def report(self) -> str:
         errors = [f"  errors follower {name}: {n}" for f in self.followers for name, n in f.errors.items()]
-        return "\n".join([self.load.report(), *errors])
+        tenth = max(1, len(self.start_cpu_s) // 10)
+        first, last = (
+            statistics.fmean(part or [0.0]) for part in (self.start_cpu_s[:tenth], self.start_cpu_s[-tenth:])
+        )
+        starts = f"  CPU s of a start: {first:.2f} in the first tenth of the rounds, {last:.2f} in the last"
+        return "\n".join([self.load.report(), *errors, starts])
 
     def told(self, violations: Sequence[Violation]) -> str:
         """The violations, and what the clients did and heard around the transactions that they name."""

@@ -101,8 +101,8 @@ PLANTED = [
         PREPARE,
         recovery.TransactionRecovery,
         "_record_abort",
-        "committed=False",
-        "committed=True",
+        "held.commit_refused()",
+        "pass",
     ),
     Planted(
         "the high watermark moves with the write",

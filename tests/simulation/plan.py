@@ -128,6 +128,7 @@ def draw_knobs(rng: random.Random) -> dict[str, Any]:
         "preallocate_max_bytes": 16_384,
         "run_bytes": rng.choice((256, 1_024)) if small else 16_384,
         "checkpoint_bytes": rng.choice((2_048, 8_192)) if small else 1 << 26,
+        "checkpoint_entries": 20 if small else 1 << 14,
         "close_checkpoint_bytes": rng.choice((0, 1_024)) if small else 1 << 20,
         "max_index_entries": rng.choice((20, 1_000_000)),
         "footer_step_bytes": rng.choice((128, 1 << 20)),

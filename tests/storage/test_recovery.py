@@ -370,6 +370,46 @@ def test_damaged_checkpoint_costs_a_scan_and_nothing_else(damage: str) -> None:
     assert owner.report.orphans_removed == ([checkpoint_name(1) + ".tmp"] if damage == "temporary" else [])
 
 
+@pytest.mark.parametrize("limit", [{"checkpoint_bytes": 3000}, {"checkpoint_entries": 30}])
+def test_kills_in_quick_succession_do_not_make_each_start_scan_more(limit: dict[str, int]) -> None:
+    """No life writes enough for a checkpoint; all of them together do."""
+    owner = make(0, dataclasses.replace(PLAIN, **limit))
+    scanned = []
+    for life in range(1, 41):
+        for number in range(5):
+            owner.wait_durable(number % 3, owner.append(number % 3, b"x" * 60, producer_id=number))
+        owner.scheduler.run_until_idle()
+        owner.power_cut(0, keep="none")
+        owner.recover()
+        scanned.append(owner.report.entries_scanned)
+        assert owner.log.partition(0).end_offset == 2 * life
+    assert max(scanned) <= 40
+    assert scanned[:3] == [5, 10, 15], "it grows until there is a checkpoint"
+    read_all(owner)
+
+
+def test_small_entries_bring_a_checkpoint_by_their_number() -> None:
+    owner = make(70, dataclasses.replace(PLAIN, checkpoint_entries=30))
+    owner.scheduler.run_until_idle()
+    owner.power_cut(0, keep="none")
+    owner.recover()
+    assert owner.report.checkpoints_used == 1
+    assert owner.report.entries_scanned < 30
+
+
+def test_checkpoints_become_rarer_as_the_index_grows() -> None:
+    """Each has the whole index in it."""
+    owner = make(0, dataclasses.replace(PLAIN, checkpoint_entries=10, run_bytes=1))
+    for number in range(600):
+        owner.wait_durable(number % 3, owner.append(number % 3, b"x"))
+        owner.scheduler.run_until_idle()
+    written = owner.disk.writes[f"{DIRECTORY}/{checkpoint_name(1)}.tmp"]
+    assert 20 < written < 30, "600 entries, every tenth at first"
+    owner.power_cut(0, keep="none")
+    owner.recover()
+    assert owner.report.entries_scanned <= 600 / 8
+
+
 def test_checkpoint_says_nothing_of_what_is_queued() -> None:
     """Else a producer's lost batch would be taken for a duplicate after the crash."""
     owner = make(30, dataclasses.replace(PLAIN, checkpoint_bytes=1000), each_flushed=False)
