@@ -7,7 +7,7 @@ with the leadership (`Life`), and is built anew from the store by the next leade
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -17,6 +17,7 @@ from broker.cluster_view import Broker
 from broker.config import BrokerConfig
 from broker.node_registry import NodeRegistry, views
 from broker.placement import NodeView
+from broker.ranges import log_starts, outcome_records
 from broker.ranges.asking import Answer, Words
 from broker.ranges.changes import LedTopics
 from broker.ranges.outcomes import RECOVERED_TERM
@@ -71,6 +72,7 @@ class Controller(StoreServices):
         self.term = term
         self.cluster = view
         self.topics = self.changes = LedTopics(store, scheduler, topics, view, self.node_views, new_uuid)
+        self._ranges = topics
         self._members = members
         self._peer_address = peer_address
         self._confirm = confirm
@@ -129,6 +131,7 @@ class Controller(StoreServices):
         return topic.partitions[index] if topic is not None and index < len(topic.partitions) else None
 
     def _go_on(self, found: TakenOver) -> None:
+        outcome_records.forget_gone(self.store, self.scheduler, self._ranges.ranges)
         for transaction in found.committed:
             self._settlement.finished(transaction)
         for transaction in found.preparing:
@@ -237,6 +240,18 @@ class Controller(StoreServices):
             answer(["ok"] if error is None else ["no", int(error.code), error.message])
 
         self.coordinator.open.abort_by_administrator(words[0], ended)
+
+    def record_log_starts(self, name: str, topic_id: bytes, offsets: Mapping[int, int]) -> None:
+        """A leader wishes for them (`log_starts`)."""
+        starts = log_starts.record(self.store, name, topic_id, offsets)
+        topic = self.topics.get(name)
+        if starts is not None and topic is not None:
+            groups = [group for group, _ in topic.groups]
+            outcome_records.forget_below(self.store, self.scheduler, groups, starts)
+
+    def forget_range(self, group: int) -> None:
+        """Its record is gone."""
+        outcome_records.forget_range(self.store, self.scheduler, group)
 
     def forget_partition(self, partition: Partition) -> None:
         """Its topic is gone."""

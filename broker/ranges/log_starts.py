@@ -171,12 +171,14 @@ class LogStarts:
         self._wishes.clear()
 
 
-def record(store: MetaStore, name: str, topic_id: bytes, offsets: Mapping[int, int]) -> None:
+def record(
+    store: MetaStore, name: str, topic_id: bytes, offsets: Mapping[int, int]
+) -> Mapping[int, int] | None:
     """At the controller: what a leader wishes for. What is not higher than what is on record changes nothing, and what
-    cannot be written now is wished for again."""
+    cannot be written now is wished for again. The log starts, if they are others now."""
     topic = store.get(keys.topic(name))
     if topic is None or topic.value["id"] != topic_id:
-        return
+        return None
     known = store.get(keys.log_starts(name))
     before: dict[int, int] = dict(known.value) if known is not None else {}
     starts = dict(before)
@@ -184,12 +186,14 @@ def record(store: MetaStore, name: str, topic_id: bytes, offsets: Mapping[int, i
         if 0 <= index < topic.value["partitions"]:
             starts[index] = max(offset, starts.get(index, 0))
     if starts == before:
-        return
+        return None
     ops: list[Op] = [Put(keys.log_starts(name), starts)]
     try:
         store.apply(ops)
     except (KafkaError, StoreFailed) as error:
         log.info("the log starts of %s are not recorded now: %s", name, error)
+        return None
+    return starts
 
 
 def note_of(topic: str, topic_id: bytes, offsets: Mapping[int, int]) -> list[Any]:

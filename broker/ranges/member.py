@@ -23,7 +23,6 @@ from broker.ranges.controller import Controller
 from broker.ranges.hosting import Hosting
 from broker.ranges.leaders import Leaders
 from broker.ranges.log_starts import LogStarts, note_of
-from broker.ranges.log_starts import record as record_log_starts
 from broker.ranges.member_changes import MetadataMembers
 from broker.ranges.moving import Moving
 from broker.ranges.node import RangesNode
@@ -287,6 +286,8 @@ class RangesMember:
         if record is None:
             self.leaders.forget(group)
             self.hosting.disappeared(group)
+            if self.node.controller is not None:
+                self.node.controller.forget_range(group)
         else:
             self.hosting.appeared(group, record, lsn)
             self.moving.touch(group)
@@ -320,7 +321,7 @@ class RangesMember:
 
     def _wished_log_starts(self, topic: str, topic_id: bytes, offsets: dict[int, int]) -> None:
         if self.node.controller is not None:
-            record_log_starts(self.node.controller.store, topic, topic_id, offsets)
+            self.node.controller.record_log_starts(topic, topic_id, offsets)
 
     def _leader_changed(self, group: int) -> None:
         self.topics.wake(group)

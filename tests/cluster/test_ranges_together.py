@@ -4,9 +4,12 @@ transactions live through moves."""
 from __future__ import annotations
 
 from tests.cluster.sim_ranges import Operator, SimRanges, Writer
-from tests.cluster.sim_transactors import PARTITIONS, Transactor, all_seen, check, check_replicas
+from tests.cluster.sim_transactors import PARTITIONS, Transactor, all_seen, check, check_replicas, headers
 from tests.cluster.test_ranges_moves import at_rest, holders
 from tests.cluster.test_ranges_retention import SMALL, check_content, delete_at_leader, write
+from txn import keys
+from wire.apis import ApiKey
+from wire.errors import ErrorCode
 
 
 def test_a_node_comes_to_ranges_whose_begin_is_gone():
@@ -66,3 +69,35 @@ def test_transactions_go_on_while_replicas_move():
     cluster.heal()
     assert all_seen(cluster) == seen
     check_replicas(cluster, seen)
+
+
+def outcome_records(cluster):
+    """(aborted ranges, what is resolved) on record, as the controller has them."""
+    view = cluster.controller().metadata.view
+    return [[key for key, _ in view.scan(prefix)] for prefix in (keys.ABORTED, keys.RESOLVED)]
+
+
+def test_records_of_outcomes_go_with_the_data_they_speak_of():
+    cluster = SimRanges(33, **SMALL)
+    cluster.create_topic("t", 6)
+    transactor = Transactor(cluster, "x", "t", PARTITIONS, 2)
+    for _ in range(12):
+        transactor.run(False)
+        transactor.run(True)
+    cluster.run_until(lambda: not headers(cluster))
+    aborted, resolved = outcome_records(cluster)
+    assert len(aborted) > 10
+    assert resolved
+    # All that partition 0 has is deleted: the others' ranges stay.
+    delete_at_leader(cluster, "t", 0, -1)
+    cluster.advance(500)
+    left = outcome_records(cluster)[0]
+    assert [key for key in aborted if keys.parse_aborted(key)[1] != 0] == left
+    assert len(left) < len(aborted)
+    answer = None
+    while answer is None:
+        answer = cluster.ask(
+            cluster.controller().node_id, ApiKey.DELETE_TOPICS, 4, topic_names=("t",), timeout=1000
+        )
+    assert answer.responses[0].error_code is ErrorCode.none
+    cluster.run_until(lambda: outcome_records(cluster) == [[], []])
