@@ -62,8 +62,8 @@ def main() -> None:
 @click.option(
     "--groups",
     type=click.Choice(["disk", "ranges"]),
-    help="What a cluster replicates: the leader's disk, or (opt-in, no transactions yet) each range by itself, with "
-    "leaders on all nodes.  [default: disk]",
+    help="What a cluster replicates: the leader's disk, or (opt-in, young) each range by itself, with leaders on "
+    "all nodes.  [default: disk]",
 )
 @click.option(
     "--cluster-secret-file",

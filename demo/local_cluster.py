@@ -30,8 +30,10 @@ STOP_TIMEOUT_S = 20.0
 class LocalCluster:
     """Nodes 1 to `size` as processes. Whatever happens in a `with` block, they have ended when it is left."""
 
-    def __init__(self, folder: Path, size: int) -> None:
+    def __init__(self, folder: Path, size: int, groups: str = "disk") -> None:
+        """`groups`: what they replicate, as `sealog serve --groups` takes it."""
         self.folder = folder
+        self.groups = groups
         self.nodes = tuple(range(1, size + 1))
         ports = _free_ports(2 * size)
         self.addresses = {node: f"127.0.0.1:{port}" for node, port in zip(self.nodes, ports, strict=False)}
@@ -45,7 +47,8 @@ class LocalCluster:
             return words
         peers = ",".join(f"{peer}={address}" for peer, address in self.peers.items())
         secret = str(self.folder / "cluster-secret")
-        return [*words, "--node-id", str(node), "--peers", peers, "--cluster-secret-file", secret]
+        words += ["--node-id", str(node), "--peers", peers, "--cluster-secret-file", secret]
+        return [*words, "--groups", self.groups]
 
     def log(self, node: int) -> Path:
         return self.folder / f"node-{node}.log"
@@ -146,7 +149,14 @@ def _next_steps(cluster: LocalCluster) -> list[str]:
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--nodes", default=3, show_default=True, type=click.IntRange(min=1, max=9), help="How many.")
 @click.option("--data", metavar="DIR", help="Where data and logs go.  [default: a temporary folder]")
-def main(nodes: int, data: str | None) -> None:
+@click.option(
+    "--groups",
+    type=click.Choice(["disk", "ranges"]),
+    default="disk",
+    show_default=True,
+    help="What is replicated: one leader's disk, or each range by itself, with leaders on all nodes.",
+)
+def main(nodes: int, data: str | None, groups: str) -> None:
     """Start a cluster of brokers on this machine, show it, and end it by Ctrl-C."""
     # Ctrl-C by hand as well: started in a shell's background it would be ignored.
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -154,7 +164,7 @@ def main(nodes: int, data: str | None) -> None:
     with tempfile.TemporaryDirectory(prefix="sealog-cluster-") as scratch:
         folder = Path(data or scratch)
         folder.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(KeyboardInterrupt), LocalCluster(folder, nodes) as cluster:
+        with contextlib.suppress(KeyboardInterrupt), LocalCluster(folder, nodes, groups) as cluster:
             for line in [*draw(cluster.wait()), *_next_steps(cluster)]:
                 click.echo(line)
             ended: set[int] = set()

@@ -12,10 +12,13 @@ import pytest
 from tests.support.broker_process import CHECKOUT
 
 
-@pytest.mark.parametrize("nodes", [1, 3])
-def test_it_shows_itself_and_ends_by_ctrl_c(nodes, tmp_path):
+@pytest.mark.parametrize(("nodes", "groups"), [(1, "disk"), (3, "disk"), (3, "ranges")])
+def test_it_shows_itself_and_ends_by_ctrl_c(nodes, groups, tmp_path):
     process = subprocess.Popen(
-        [sys.executable, "-m", "demo.local_cluster", "--nodes", str(nodes), "--data", str(tmp_path)],
+        [
+            *(sys.executable, "-m", "demo.local_cluster"),
+            *("--nodes", str(nodes), "--groups", groups, "--data", str(tmp_path)),
+        ],
         cwd=CHECKOUT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
