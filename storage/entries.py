@@ -61,7 +61,7 @@ def frame(segment: Segment, queue: dict[PartitionLog, list[Queued]], term: int, 
             size += ENTRY_HEADER_BYTES
             runs += index.add(base_offset, end_offset, position, size, term, timestamp, run_bytes)
             position += size
-        segment.entries += len(entries)
+            segment.entries += 1
         ends[log] = end_offset
     segment.runs += runs
     if position - start < JOIN_BELOW_BYTES * len(buffers):

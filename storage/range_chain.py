@@ -173,9 +173,9 @@ class RangeChain(RangeReader):
     def _checkpoint_is_due(self) -> bool:
         grown = self._active.end - self._checkpointer.position
         entries = self._active.entries - self._checkpointer.entries
-        enough = max(self.config.checkpoint_entries, self._active.runs >> 3)
+        many = entries >= self.config.checkpoint_entries and entries >= self._active.runs >> 3
         return (
-            (grown >= self.config.checkpoint_bytes or entries >= enough)
+            (grown >= self.config.checkpoint_bytes or many)
             and self._checkpointer.state == "IDLE"
             and self._state == "OPEN"
         )
