@@ -113,11 +113,6 @@ class Admissions:
 
         self._asking.ask("abort", lambda: [producer_id], told, where=self._coordinator)
 
-    @property
-    def count(self) -> int:
-        """Transactions that may write here."""
-        return len(self._open)
-
     # Writing.
 
     def before_write(self, call: Call, request: Any, write: Callable[[], None]) -> None:

@@ -226,8 +226,3 @@ class RangesSettlement:
                 ops += [Delete(keys.txn_op(finished.key, n)) for n in range(finished.op_count)]
         self._queue = kept
         self._apply(ops)
-
-    def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None

@@ -45,30 +45,27 @@ class BrokerLoad:
         replication_factor: int = 3,
         *,
         client_log: Path | None = None,
-        transactions: bool = True,
     ) -> None:
-        """`client_log`: a file for what the plain idempotent producers' library says of its identity and batches.
-        Without `transactions` there are more plain ones."""
+        """`client_log`: a file for what the plain idempotent producers' library says of its identity and batches."""
         clients.RDKAFKA.update(IMPATIENT)
         self.bootstrap = bootstrap
-        self.lanes = Lanes([*TOPICS, COMMIT_LANE] if transactions else TOPICS)
+        self.lanes = Lanes([*TOPICS, COMMIT_LANE])
         self.commit_lanes = (COMMIT_LANE,)
         self._factor = replication_factor
         self._load = Load(
             bootstrap,
             seed,
-            librdkafka=3 if transactions else 0,
-            kafka_python=1 if transactions else 0,
-            plain=1 if transactions else 3,
+            librdkafka=3,
+            kafka_python=1,
+            plain=1,
             topics=TOPICS,
             renews=True,
             plain_log=client_log,
         )
         self._load.workers += [PlainProbe(self, topic) for topic in TOPICS]
-        if transactions:
-            commit_probe = CommitProbe(self, len(self._load.transactional))
-            self._load.transactional.append(commit_probe)
-            self._load.workers.append(commit_probe)
+        commit_probe = CommitProbe(self, len(self._load.transactional))
+        self._load.transactional.append(commit_probe)
+        self._load.workers.append(commit_probe)
         self._data: list[Partition] = [(topic, number) for topic in TOPICS for number in range(PARTITIONS)]
         self._followers: list[Follower] = []
         self.final_reads: list[FinalRead] = []

@@ -12,7 +12,7 @@ from tests.history import Violation
 
 
 def run_brokers(
-    folder: Path, nodes: int, seed: int, faults: int, *, groups: str = "disk", transactions: bool = True
+    folder: Path, nodes: int, seed: int, faults: int, *, groups: str = "disk"
 ) -> tuple[list[Violation], ServiceTimes]:
     """The violations, and how long service was away. Prints times and counts, also when the run fails.
 
@@ -26,7 +26,6 @@ def run_brokers(
             seed,
             min(3, nodes),
             client_log=folder / "plain-client.log",
-            transactions=transactions,
         )
         try:
             campaign = Campaign(cluster, load, seed=seed, faults=faults)
