@@ -31,7 +31,8 @@ FindPartition = Callable[[str, int], Partition | None]
 
 @dataclass(slots=True)
 class TakenOver:
-    """`ops` make it so, and must be durable before anything is served."""
+    """`ops` make it so: one batch, before all else that the new coordinator records. Whatever it answers as done is
+    durable, so they are by then."""
 
     ids: dict[str, TransactionalId] = field(default_factory=dict)
     groups: dict[tuple[str, int], GroupTransaction] = field(default_factory=dict)
