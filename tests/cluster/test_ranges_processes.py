@@ -41,6 +41,18 @@ def write(producer, acked, values):
     assert producer.flush(PATIENCE_S) == 0
 
 
+def offsets(ask, partitions):
+    """`ask` is `end_offsets` or `beginning_offsets` of a consumer of kafka-python: it leaves a partition out, and fails by
+    a KeyError for that, that has no leader at the moment."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return ask(partitions)
+        except KeyError:
+            assert time.monotonic() < deadline, "no leader"
+            time.sleep(0.1)
+
+
 def read_by_kafka_python(brokers):
     """{value: (partition, offset)}, each partition to its end."""
     consumer = KafkaConsumer(bootstrap_servers=brokers.bootstrap, enable_auto_commit=False)
@@ -48,7 +60,7 @@ def read_by_kafka_python(brokers):
         partitions = [TopicPartition("t", number) for number in range(PARTITIONS)]
         consumer.assign(partitions)
         deadline = time.monotonic() + PATIENCE_S
-        ends = consumer.end_offsets(partitions)
+        ends = offsets(consumer.end_offsets, partitions)
         consumer.seek_to_beginning(*partitions)
         found = {}
         while any(consumer.position(one) < ends[one] for one in partitions):
@@ -117,7 +129,7 @@ def read_by_kafka_python_counted(brokers):
     consumer = KafkaConsumer(bootstrap_servers=brokers.bootstrap, enable_auto_commit=False)
     try:
         partitions = [TopicPartition("t", number) for number in range(PARTITIONS)]
-        ends = consumer.end_offsets(partitions)
+        ends = offsets(consumer.end_offsets, partitions)
         return [(one, offset) for one in partitions for offset in range(ends[one])]
     finally:
         consumer.close()

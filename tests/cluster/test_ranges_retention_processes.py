@@ -10,6 +10,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaConsumer, TopicPartition
 
 from tests.cluster.brokers import Brokers
+from tests.cluster.test_ranges_processes import offsets
 from tests.crash.isolated import isolated
 
 PATIENCE_S = 60.0
@@ -56,7 +57,7 @@ def write(brokers, acked, count):
 def begins(brokers):
     consumer = KafkaConsumer(bootstrap_servers=brokers.bootstrap)
     try:
-        return {one.partition: offset for one, offset in consumer.beginning_offsets(PARTS).items()}
+        return {one.partition: offset for one, offset in offsets(consumer.beginning_offsets, PARTS).items()}
     finally:
         consumer.close()
 
@@ -66,7 +67,7 @@ def check_all(brokers, acked):
     consumer = KafkaConsumer(bootstrap_servers=brokers.bootstrap, enable_auto_commit=False)
     try:
         consumer.assign(PARTS)
-        ends = consumer.end_offsets(PARTS)
+        ends = offsets(consumer.end_offsets, PARTS)
         consumer.seek_to_beginning(*PARTS)
         first, last = {}, {}
         deadline = time.monotonic() + PATIENCE_S
