@@ -42,8 +42,8 @@ def write(producer, acked, values):
 
 
 def offsets(ask, partitions):
-    """`ask` is `end_offsets` or `beginning_offsets` of a consumer of kafka-python: it leaves out a partition that has no
-    leader at the moment, and fails by a KeyError for that."""
+    """`ask` is `end_offsets` or `beginning_offsets` of a consumer of kafka-python: it leaves out a partition that has
+    no leader at the moment, and fails by a KeyError for that."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
