@@ -14,24 +14,18 @@ begins another one.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
-from broker.replication.transfer import PART_BYTES, Send
+from broker.replication.patient_question import PatientQuestion
+from broker.replication.transfer import PART_BYTES, FetchFailed, Send
 from storage.clock import Scheduler, Timer
 from storage.disk import File
 from txn.metastore import CorruptStore, UnknownFormat
 from txn.metastore.loading import Image
 from txn.metastore.replicated_snapshots import ReplicatedSnapshots
 
-ASK_AGAIN_MS: Final = 1000
-MAX_ASKED: Final = 3
-"""So many times for one part."""
 KEEP_OPEN_MS: Final = 30_000
 """A file that nobody has asked of for so long is closed."""
-
-
-class FetchFailed(Exception):
-    """Nothing was changed here."""
 
 
 class _Served:
@@ -125,8 +119,6 @@ class SnapshotFetch:
     ) -> None:
         self.source = source
         self._snapshots = snapshots
-        self._scheduler = scheduler
-        self._send = send
         self._flush = flush
         self._least_lsn = least_lsn
         self._done = done
@@ -135,15 +127,13 @@ class SnapshotFetch:
         self._lsn = 0
         self._size = 0
         self._position = 0
-        self._question: list[Any] = []
-        self._asked = 0
-        self._timer: Timer | None = None
-        self._ask(["meta-snapshot?"])
+        self._question = PatientQuestion(scheduler, send, source, self.give_up)
+        self._question.ask(["meta-snapshot?"])
 
     def close(self) -> None:
         """Nothing is told any more."""
         self._is_over = True
-        self._disarm()
+        self._question.close()
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -167,7 +157,7 @@ class SnapshotFetch:
             return
         self._lsn = lsn
         self._size = size
-        self._ask(["meta-part?", lsn, 0])
+        self._question.ask(["meta-part?", lsn, 0])
 
     def heard_part(self, peer: int, lsn: int, position: int, data: bytes) -> None:
         file = self._file
@@ -180,9 +170,9 @@ class SnapshotFetch:
             file.pwritev([data], position)
             self._position += len(data)
             if self._position < self._size:
-                self._ask(["meta-part?", lsn, self._position])
+                self._question.ask(["meta-part?", lsn, self._position])
                 return
-            self._disarm()
+            self._question.answered()
             # Nothing is asked any more: a part that comes twice must not write while the flush runs.
             self._position = -1
             self._flush(file, self._flushed)
@@ -205,27 +195,6 @@ class SnapshotFetch:
             return
         self.close()
         self._done(image, None)
-
-    # Asking.
-
-    def _ask(self, question: list[Any]) -> None:
-        self._question = question
-        self._asked = 0
-        self._ask_again()
-
-    def _ask_again(self) -> None:
-        if self._asked == MAX_ASKED:
-            self.give_up(f"node {self.source} is silent")
-            return
-        self._asked += 1
-        self._disarm()
-        self._timer = self._scheduler.call_later(ASK_AGAIN_MS, self._ask_again)
-        self._send(self.source, self._question)
-
-    def _disarm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
     def _end(self, error: Exception) -> None:
         self.close()

@@ -17,11 +17,11 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, Final
 
-from broker.replication.metadata_fetch import DEFAULT_PART_BYTES, FetchFailed, SnapshotFetch, SnapshotSource
+from broker.replication.metadata_fetch import DEFAULT_PART_BYTES, SnapshotFetch, SnapshotSource
 from broker.replication.raft_log import CorruptRaftLog, FileLog
 from broker.replication.replica import LogLimits
 from broker.replication.store import Fatal
-from broker.replication.transfer import Send
+from broker.replication.transfer import FetchFailed, Send
 from raftish import membership
 from raftish.core import NotLeader, NotNow
 from raftish.entries import Entry, HardState, Kind

@@ -16,22 +16,15 @@ from __future__ import annotations
 import errno
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any
 
-from broker.replication.transfer import PART_BYTES, Send
-from storage.clock import Scheduler, Timer
+from broker.replication.patient_question import PatientQuestion
+from broker.replication.transfer import PART_BYTES, FetchFailed, Send
+from storage.clock import Scheduler
 from storage.disk import Disk, File
 from storage.format import CorruptLog
 from storage.replica import RangeReplica
 from storage.replica_takeover import ChainAside
-
-ASK_AGAIN_MS: Final = 1000
-MAX_ASKED: Final = 3
-"""So many times for one piece."""
-
-
-class FetchFailed(Exception):
-    """Nothing was changed here."""
 
 
 class SegmentSource:
@@ -87,7 +80,6 @@ class SegmentFetch:
         self._aside = aside
         self._disk = disk
         self._scheduler = scheduler
-        self._send = send
         self._least_index = least_index
         self._done = done
         self._is_over = False
@@ -96,15 +88,13 @@ class SegmentFetch:
         self._file: File | None = None
         self._position = -1
         """What is asked for of the first one; -1: nothing."""
-        self._question: list[Any] = []
-        self._asked = 0
-        self._timer: Timer | None = None
-        self._ask(["segments?", group])
+        self._question = PatientQuestion(scheduler, send, source, self.give_up)
+        self._question.ask(["segments?", group])
 
     def close(self) -> None:
         """Nothing is told any more."""
         self._is_over = True
-        self._disarm()
+        self._question.close()
         self._close_file()
 
     def give_up(self, reason: str) -> None:
@@ -118,7 +108,7 @@ class SegmentFetch:
             return
         kind, _, *rest = note
         try:
-            if kind == "segments" and self._question[0] == "segments?":
+            if kind == "segments" and self._question.words[0] == "segments?":
                 self._heard_names(*rest)
             elif kind == "piece" and self._position >= 0:
                 self._heard_piece(*rest)
@@ -148,7 +138,7 @@ class SegmentFetch:
         if self._position < size:
             self._ask_piece()
             return
-        self._disarm()
+        self._question.answered()
         # A piece that comes twice must not write any more.
         self._position = -1
         self._disk.start_flush(self._file, self._flushed)
@@ -211,31 +201,8 @@ class SegmentFetch:
             self.close()
             self._done(None)
 
-    # Asking.
-
     def _ask_piece(self) -> None:
-        self._ask(["piece?", self._group, self._names[0][0], self._position])
-
-    def _ask(self, question: list[Any]) -> None:
-        self._question = question
-        self._asked = 0
-        self._ask_again()
-
-    def _ask_again(self) -> None:
-        if self._is_over:
-            return
-        if self._asked == MAX_ASKED:
-            self.give_up(f"node {self.source} is silent")
-            return
-        self._asked += 1
-        self._disarm()
-        self._timer = self._scheduler.call_later(ASK_AGAIN_MS, self._ask_again)
-        self._send(self.source, self._question)
-
-    def _disarm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._question.ask(["piece?", self._group, self._names[0][0], self._position])
 
     def _close_file(self) -> None:
         if self._file is not None:

@@ -20,8 +20,8 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, Final
 
-from broker.replication.range_fetch import FetchFailed, SegmentFetch
-from broker.replication.transfer import Send
+from broker.replication.range_fetch import SegmentFetch
+from broker.replication.transfer import FetchFailed, Send
 from raftish.host import Done
 from raftish.messages import SnapshotRequest
 from storage.clock import Scheduler

@@ -31,6 +31,10 @@ Send = Callable[[int, list[Any]], None]
 """(peer, note): sends it, or loses it."""
 
 
+class FetchFailed(Exception):
+    """Nothing was changed here."""
+
+
 class Source:
     """The leader's side: answers from its store."""
 

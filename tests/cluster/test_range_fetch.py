@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from broker.replication.range_fetch import ASK_AGAIN_MS, MAX_ASKED, FetchFailed, SegmentFetch, SegmentSource
+from broker.replication.patient_question import ASK_AGAIN_MS, MAX_ASKED
+from broker.replication.range_fetch import SegmentFetch, SegmentSource
 from broker.replication.range_restore import PAUSE_MS, RangeRestore, Step
+from broker.replication.transfer import FetchFailed
 from raftish.membership import Membership
 from raftish.messages import SnapshotRequest
 from storage.replica_front import ReplicaFront
