@@ -15,7 +15,7 @@ from txn.identities import unavailable
 from txn.metastore import MetaStore, Op, Put, StoreFailed
 from txn.offsets import GroupOffsets
 from txn.patience import apply_patiently
-from txn.transaction import State, Transaction
+from txn.transaction import State, Transaction, span
 from wire.errors import ErrorCode, KafkaError
 
 Done = Callable[[KafkaError | None], None]
@@ -77,8 +77,7 @@ class LocalRanges:
         aborted = transaction.state is State.ABORTED
         for partition, segments in transaction.writes.items():
             if aborted:
-                first = min(write.first for write in segments.values())
-                last = max(write.last for write in segments.values())
+                first, last = span(segments)
                 partition.transactions.add_aborted(transaction.producer_id, first, last)
             partition.transactions.closed(transaction.key)
             partition.wake()

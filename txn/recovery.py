@@ -20,12 +20,12 @@ from txn.offsets import GroupOffsets
 from txn.partition import Partition
 from txn.settlement import Settlement
 from txn.transaction import (
-    Membership,
-    PendingOffset,
-    SegmentWrite,
     State,
     Transaction,
     TransactionalId,
+    WritesBySegment,
+    extend,
+    span,
 )
 
 
@@ -47,7 +47,7 @@ class Recovered:
     lsn: int = 0
 
 
-_Writes = dict[Partition, dict[int, SegmentWrite]]
+_Writes = dict[Partition, WritesBySegment]
 
 
 class TransactionRecovery:
@@ -93,11 +93,9 @@ class TransactionRecovery:
         found = self._scan_logs()
         for key, record in list(self._store.scan(keys.TXNS)):
             txn_key = keys.parse_txn(key)
-            self._decide(
-                self._rebuild(txn_key, record.value, ops.get(txn_key, ()), found.pop(txn_key, {})),
-                ops.get(txn_key, ()),
-                ids,
-            )
+            transaction = Transaction.from_record(txn_key, record.value, ops.get(txn_key, ()))
+            transaction.writes = found.pop(txn_key, {})
+            self._decide(transaction, ops.get(txn_key, ()), ids)
         by_identity = {(held.producer_id, held.epoch): held for held in ids.values()}
         for txn_key, writes in found.items():
             self._unknown(txn_key, writes, by_identity.get(txn_key[:2]))
@@ -162,37 +160,10 @@ class TransactionRecovery:
                     key = (batch.producer_id, batch.producer_epoch, batch.txn_seq)
                     segments = found.setdefault(key, {}).setdefault(partition, {})
                     segment_id = partition.segment_of(batch.base_offset)
-                    if segment_id in segments:
-                        segments[segment_id].last = batch.last_offset
-                    else:
-                        segments[segment_id] = SegmentWrite(batch.base_offset, batch.last_offset)
+                    extend(segments, segment_id, batch.base_offset, batch.last_offset)
                     if key not in partition.transactions:
                         partition.transactions.opened(key, batch.base_offset)
         return found
-
-    @staticmethod
-    def _rebuild(
-        key: keys.TxnKey, header: dict[str, Any], ops: Iterable[dict[str, Any]], writes: _Writes
-    ) -> Transaction:
-        transaction = Transaction(
-            header["txid"],
-            *key,
-            created_ms=header["created_ms"],
-            deadline_ms=header["deadline_ms"],
-            state=State(header["state"]),
-            finalized_ms=header["finalized_ms"],
-            partitions={(topic, index) for topic, index in header["partitions"]},
-            groups=set(header["groups"]),
-            writes=writes,
-            membership=Membership(*header["member"]) if header["member"] else None,
-        )
-        for op in ops:
-            transaction.op_count += 1
-            if op["kind"] == "offsets":
-                offsets = transaction.offsets.setdefault(op["group"], {})
-                for topic, index, offset, leader_epoch, metadata in op["offsets"]:
-                    offsets[(topic, index)] = PendingOffset(offset, leader_epoch, metadata)
-        return transaction
 
     # -- verdicts
 
@@ -325,8 +296,7 @@ class TransactionRecovery:
         aborted = transaction.state is State.ABORTED
         for partition, segments in transaction.writes.items():
             if aborted:
-                first = min(write.first for write in segments.values())
-                last = max(write.last for write in segments.values())
+                first, last = span(segments)
                 partition.transactions.add_aborted(transaction.producer_id, first, last)
             partition.transactions.closed(transaction.key)
         if has_header:

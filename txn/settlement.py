@@ -15,13 +15,13 @@ from storage.clock import Scheduler, Timer
 from txn import keys
 from txn.metastore import Delete, MetaStore, Op, Put, StoreFailed
 from txn.partition import Partition
-from txn.transaction import SegmentWrite, State, Transaction
+from txn.transaction import State, Transaction, WritesBySegment
 
 PASS_DELAY_MS = 250
 BATCH_OPS = 2_000
 
 
-_Writes = dict[Partition, dict[int, SegmentWrite]]
+_Writes = dict[Partition, WritesBySegment]
 
 
 @dataclass(slots=True, eq=False)

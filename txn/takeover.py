@@ -7,7 +7,7 @@ PREPARING one is decided by its positions, however long that takes; whoever asks
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,8 +18,6 @@ from txn.offsets import GroupOffsets
 from txn.partition import Partition
 from txn.transaction import (
     UNKNOWN_TERM,
-    Membership,
-    PendingOffset,
     SegmentWrite,
     State,
     Transaction,
@@ -112,25 +110,12 @@ def _aborted(found: TakenOver, transaction: Transaction, held: TransactionalId |
 def _rebuilt(
     key: keys.TxnKey,
     header: Mapping[str, Any],
-    ops: list[dict[str, Any]] | tuple[()],
+    ops: Sequence[Mapping[str, Any]],
     find_partition: FindPartition,
 ) -> Transaction:
-    transaction = Transaction(
-        header["txid"],
-        *key,
-        created_ms=header["created_ms"],
-        deadline_ms=header["deadline_ms"],
-        state=State(header["state"]),
-        finalized_ms=header["finalized_ms"],
-        partitions={(topic, index) for topic, index in header["partitions"]},
-        membership=Membership(*header["member"]) if header["member"] else None,
-    )
+    transaction = Transaction.from_record(key, header, ops)
     for op in ops:
-        transaction.op_count += 1
-        if op["kind"] == "offsets":
-            offsets = transaction.offsets.setdefault(op["group"], {})
-            for topic, index, offset, leader_epoch, metadata in op["offsets"]:
-                offsets[(topic, index)] = PendingOffset(offset, leader_epoch, metadata)
+        if op["kind"] != "write":
             continue
         for index, first, last in op["writes"]:
             partition = find_partition(op["topic"], index)

@@ -12,7 +12,7 @@ A member of a group transaction stops on the way, with its vote durable and its 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -62,6 +62,20 @@ class SegmentWrite:
 
 WritesBySegment = dict[int, SegmentWrite]
 """By segment id."""
+
+
+def extend(writes: WritesBySegment, segment_id: int, first: int, last: int) -> None:
+    """A batch more, in the order of the log."""
+    write = writes.get(segment_id)
+    if write is None:
+        writes[segment_id] = SegmentWrite(first, last)
+    else:
+        write.last = max(write.last, last)
+
+
+def span(writes: WritesBySegment) -> tuple[int, int]:
+    """(first, last) offset, of one or more."""
+    return min(write.first for write in writes.values()), max(write.last for write in writes.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +132,30 @@ class Transaction:
     def __post_init__(self) -> None:
         self.key = self.producer_id, self.epoch, self.txn_seq
 
+    @classmethod
+    def from_record(
+        cls, key: TxnKey, header: Mapping[str, Any], ops: Iterable[Mapping[str, Any]]
+    ) -> Transaction:
+        """As its header and its op records have it, but for `writes`: what the `write` ones name, a reader looks up."""
+        transaction = cls(
+            header["txid"],
+            *key,
+            created_ms=header["created_ms"],
+            deadline_ms=header["deadline_ms"],
+            state=State(header["state"]),
+            finalized_ms=header["finalized_ms"],
+            partitions={(topic, index) for topic, index in header["partitions"]},
+            groups=set(header["groups"]),
+            membership=Membership(*header["member"]) if header["member"] else None,
+        )
+        for op in ops:
+            transaction.op_count += 1
+            if op["kind"] == "offsets":
+                offsets = transaction.offsets.setdefault(op["group"], {})
+                for topic, index, offset, leader_epoch, metadata in op["offsets"]:
+                    offsets[(topic, index)] = PendingOffset(offset, leader_epoch, metadata)
+        return transaction
+
     def move(self, state: State) -> None:
         if state not in TRANSITIONS[self.state]:
             raise IllegalTransition(
@@ -131,11 +169,7 @@ class Transaction:
         if segments is None:
             self.writes[partition] = {segment_id: SegmentWrite(first, last)}
             return True
-        write = segments.get(segment_id)
-        if write is None:
-            segments[segment_id] = SegmentWrite(first, last)
-        else:
-            write.last = max(write.last, last)
+        extend(segments, segment_id, first, last)
         return False
 
     def header(self) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from broker.ranges.view import RangesView
 from storage.sequencing import SequencedRange
 from txn import keys
 from txn.partition import Partition
-from txn.transaction import UNKNOWN_TERM, SegmentWrite, TopicPartition, WritesBySegment
+from txn.transaction import UNKNOWN_TERM, TopicPartition, WritesBySegment, extend
 from wire.batch import TRANSACTIONAL_BIT, parse_header
 from wire.errors import ErrorCode, KafkaError
 
@@ -238,11 +238,7 @@ class Admissions:
     def wrote(
         transaction: Admitted, partition: Partition, segment_id: int, first: int, last: int, lsn: int
     ) -> None:
-        segments = transaction.writes.setdefault(partition, {})
-        if segment_id in segments:
-            segments[segment_id].last = last
-        else:
-            segments[segment_id] = SegmentWrite(first, last)
+        extend(transaction.writes.setdefault(partition, {}), segment_id, first, last)
         transaction.lsns[partition.log] = lsn
 
     @staticmethod
@@ -254,7 +250,7 @@ class Admissions:
 
     def _led(self, group: int, indexes: Iterable[int]) -> list[Partition] | None:
         """These partitions of a range that this node leads, in order; None where it does not lead it."""
-        partitions = {partition.index: partition for partition in self._topics.served_by(group)}
+        partitions = self._topics.partitions_of(group)
         found = [partitions[index] for index in indexes if index in partitions]
         if not found or not all(self._view.leads(partition) for partition in found):
             return None
@@ -322,7 +318,7 @@ class Admissions:
     def _stands(self, words: Words, answer: Answer) -> None:
         """[producer id, epoch, txn_seq, group, term, positions or None] -> [whether it is committed]"""
         producer_id, epoch, txn_seq, group, term, positions = words
-        partitions = {partition.index: partition for partition in self._topics.served_by(group)}
+        partitions = self._topics.partitions_of(group)
         led = self._led(group, partitions)
         if led is None:
             answer(None)

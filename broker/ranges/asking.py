@@ -27,6 +27,10 @@ Answer = Callable[[Words | None], None]
 """To be called once by who was asked; None: not now, the question comes again."""
 
 
+AskLeader = Callable[[str, int, Callable[[], Words], Told], Callable[[], None]]
+"""(kind, group, words, told): a question to whoever leads that range, as long as there is one. Its end."""
+
+
 class Asked:
     """One question that is not answered yet."""
 

@@ -19,7 +19,7 @@ from storage.layout import TransactionalBatch
 from txn import keys
 from txn.metastore import Change, Event, MetaStore, Snapshot
 from txn.partition import Partition
-from txn.transaction import SegmentWrite, State, WritesBySegment
+from txn.transaction import State, WritesBySegment, extend, span
 
 RECOVERED_TERM = "recovered_term"
 """In the record NODE: what began under a coordinator of an earlier term has a header there, or was aborted."""
@@ -72,11 +72,7 @@ class Outcomes:
             partition.transactions.add_aborted(key[0], first, last)
             return
         segments = self._undecided.setdefault(key, {}).setdefault(partition, {})
-        segment_id = partition.segment_of(first)
-        if segment_id in segments:
-            segments[segment_id].last = last
-        else:
-            segments[segment_id] = SegmentWrite(first, last)
+        extend(segments, partition.segment_of(first), first, last)
         if key not in partition.transactions:
             partition.transactions.opened(key, first)
 
@@ -158,8 +154,7 @@ class Outcomes:
         writes = self._undecided.pop(key, {})
         for partition, segments in writes.items():
             if aborted:
-                first = min(write.first for write in segments.values())
-                last = max(write.last for write in segments.values())
+                first, last = span(segments)
                 partition.transactions.add_aborted(key[0], first, last)
             partition.transactions.closed(key)
             partition.wake()

@@ -15,12 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from broker.cluster_view import NOBODY
-from broker.ranges.asking import Asking, Words
+from broker.ranges.asking import AskLeader, Words
 from broker.ranges.outcomes import words_of
 from broker.ranges.topics import RangeTopics
-from broker.ranges.view import RangesView
-from storage.clock import Scheduler
 from txn import keys
 from txn.transaction import SegmentWrite, State, Transaction
 from wire.errors import ErrorCode, KafkaError
@@ -47,20 +44,16 @@ class LostPosition(Exception):
 
 
 class Participants:
-    """`scheduler` ends with the leadership of the metadata. `tell(words)` is a note to all nodes, which may be lost."""
+    """`ask` ends with the leadership of the metadata. `tell(words)` is a note to all nodes, which may be lost."""
 
     def __init__(
         self,
-        scheduler: Scheduler,
         topics: RangeTopics,
-        view: RangesView,
-        asking: Asking,
+        ask: AskLeader,
         tell: Callable[[Words], None],
     ) -> None:
-        self._scheduler = scheduler
         self._topics = topics
-        self._view = view
-        self._asking = asking
+        self._ask = ask
         self._tell = tell
         self._standing: dict[keys.TxnKey, _Standing] = {}
 
@@ -171,24 +164,8 @@ class Participants:
         standing.ends.append(self._ask("stands", group, words, told))
 
     def _note(self, transaction: Transaction, group: int, written: Words) -> None:
-        partitions = {partition.index: partition for partition in self._topics.served_by(group)}
+        partitions = self._topics.partitions_of(group)
         for index, segment_id, first, last in written:
             partition = partitions.get(index)
             if partition is not None:
                 transaction.writes.setdefault(partition, {})[segment_id] = SegmentWrite(first, last)
-
-    def _ask(
-        self, kind: str, group: int, words: Callable[[], Words], told: Callable[[Words | None], None]
-    ) -> Callable[[], None]:
-        def where() -> int | None:
-            leader = self._view.of_group(group).leader
-            return leader if leader != NOBODY else None
-
-        return self._asking.ask(
-            kind,
-            words,
-            told,
-            where=where,
-            alive=lambda: group in self._topics.ranges,
-            scheduler=self._scheduler,
-        )

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from broker.cluster_view import NOBODY
-from broker.ranges.asking import Answer, Asking, Words
+from broker.ranges.asking import Answer, Asking, AskLeader, Words
 from broker.ranges.outcomes import Outcomes
 from broker.ranges.topics import RangeTopics
 from broker.ranges.view import RangesView
@@ -24,7 +23,7 @@ from txn import keys
 from txn.metastore import Delete, MetaStore, Op, Put, StoreFailed
 from txn.partition import Partition
 from txn.settlement import BATCH_OPS, PASS_DELAY_MS
-from txn.transaction import State, Transaction
+from txn.transaction import State, Transaction, span
 
 MOST_RANGES: Final = 1_000
 """In one report of a partition; the rest comes with the next one."""
@@ -45,7 +44,7 @@ class Reports:
 
     def _report(self, words: Words, answer: Answer) -> None:
         group, indexes = words
-        partitions = {partition.index: partition for partition in self._topics.served_by(group)}
+        partitions = self._topics.partitions_of(group)
         wanted = [partitions[index] for index in indexes if index in partitions]
         if not wanted or not all(self._view.leads(one) and self._view.knows_end(one) for one in wanted):
             answer(None)
@@ -85,14 +84,11 @@ class _Finished:
 class RangesSettlement:
     """The coordinator's side; in place of a `txn.settlement.Settlement`."""
 
-    def __init__(
-        self, store: MetaStore, scheduler: Scheduler, topics: RangeTopics, view: RangesView, asking: Asking
-    ) -> None:
+    def __init__(self, store: MetaStore, scheduler: Scheduler, topics: RangeTopics, ask: AskLeader) -> None:
         self._store = store
         self._scheduler = scheduler
         self._topics = topics
-        self._view = view
-        self._asking = asking
+        self._ask = ask
         self._queue: deque[_Finished] = deque()
         self._finished_count = 0
         self._timer: Timer | None = None
@@ -113,10 +109,7 @@ class RangesSettlement:
                 transaction.key,
                 transaction.op_count,
                 transaction.state is State.ABORTED,
-                {
-                    partition: max(write.last for write in segments.values())
-                    for partition, segments in transaction.writes.items()
-                },
+                {partition: span(segments)[1] for partition, segments in transaction.writes.items()},
             )
         )
         self._wake()
@@ -150,28 +143,17 @@ class RangesSettlement:
         for group, indexes in wanted.items():
             if group not in self._asked:
                 self._asked.add(group)
-                self._ask(group, [group, sorted(indexes)])
+                words = [group, sorted(indexes)]
+                self._ask(
+                    "report", group, partial(list, words), partial(self._told, group, self._finished_count)
+                )
         self._wake()
-
-    def _ask(self, group: int, words: Words) -> None:
-        def where() -> int | None:
-            leader = self._view.of_group(group).leader
-            return leader if leader != NOBODY else None
-
-        self._asking.ask(
-            "report",
-            lambda: words,
-            partial(self._told, group, self._finished_count),
-            where=where,
-            alive=lambda: group in self._topics.ranges,
-            scheduler=self._scheduler,
-        )
 
     def _told(self, group: int, asked_after: int, reports: Words | None) -> None:
         self._asked.discard(group)
         if reports is None:
             return
-        partitions = {partition.index: partition for partition in self._topics.served_by(group)}
+        partitions = self._topics.partitions_of(group)
         aborted: list[Op] = []
         moved: list[Op] = []
         limits: dict[Partition, tuple[int, bool]] = {}

@@ -204,6 +204,10 @@ class RangeTopics:
             return []
         return topic.partitions[record.first : record.last + 1]
 
+    def partitions_of(self, group: int) -> dict[int, Partition]:
+        """The same by their numbers."""
+        return {partition.index: partition for partition in self.served_by(group)}
+
     def opened(self, group: int, replica: RangeReplica) -> None:
         """Serve the range from this from now on."""
         for partition in self.served_by(group):

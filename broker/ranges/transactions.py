@@ -8,11 +8,12 @@ participants  the ranges, for the coordinator, which is the metadata's leader (`
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from broker.cluster_view import NOBODY
 from broker.ranges.admissions import Admissions
-from broker.ranges.asking import Answer, Asking, Words
+from broker.ranges.asking import Answer, Asking, Told, Words
 from broker.ranges.controller import Controller
 from broker.ranges.outcomes import Outcomes
 from broker.ranges.participants import Participants
@@ -74,7 +75,7 @@ class RangeTransactions:
 
     def committed(self, group: int, batches: list[TransactionalBatch]) -> None:
         """In a range's log here; before readers see them."""
-        partitions = {partition.index: partition for partition in self._topics.served_by(group)}
+        partitions = self._topics.partitions_of(group)
         for batch in batches:
             if batch.partition in partitions:  # or its topic is not known yet, and all is found when it is
                 self.outcomes.committed(partitions[batch.partition], batch)
@@ -112,12 +113,24 @@ class RangeTransactions:
 
         return ask
 
+    def _ask_leader(
+        self, scheduler: Scheduler, kind: str, group: int, words: Callable[[], Words], told: Told
+    ) -> Callable[[], None]:
+        return self.asking.ask(
+            kind,
+            words,
+            told,
+            where=partial(self._view.leader_of, group),
+            alive=lambda: group in self._topics.ranges,
+            scheduler=scheduler,
+        )
+
     def participants(self, scheduler: Scheduler) -> Participants:
         """For a coordinator that ends with that scheduler."""
-        return Participants(scheduler, self._topics, self._view, self.asking, self._tell)
+        return Participants(self._topics, partial(self._ask_leader, scheduler), self._tell)
 
     def settlement(self, store: MetaStore, scheduler: Scheduler) -> RangesSettlement:
-        return RangesSettlement(store, scheduler, self._topics, self._view, self.asking)
+        return RangesSettlement(store, scheduler, self._topics, partial(self._ask_leader, scheduler))
 
     def lead(self, controller: Controller) -> None:
         self.controller = controller

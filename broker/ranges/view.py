@@ -116,6 +116,11 @@ class RangesView:
             return Leadership(NOBODY, -1, record.replicas, record.replicas)
         return Leadership(led.leader, led.term, led.voters, led.in_sync)
 
+    def leader_of(self, group: int) -> int | None:
+        """As far as it is known here."""
+        leader = self.of_group(group).leader
+        return leader if leader != NOBODY else None
+
     def words(self) -> list[list[object]]:
         """What this node knows of who leads what."""
         found = []

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 from support.sim_loop import SimScheduler
 
-from broker.cluster_view import NOBODY
 from broker.ranges.asking import LONGEST_RETRY_MS, RETRY_MS, Asking
 from broker.ranges.settling import RangesSettlement
 from broker.replication.life import Life
@@ -114,11 +113,11 @@ def test_a_report_from_before_an_abort_says_nothing_of_what_it_wrote():
     """That nothing is above the limit was true then. Without its header the batches would be open for ever."""
     scheduler, store = SimScheduler(), Store()
     partition = Place()
-    topics = SimpleNamespace(group_of=lambda _: 7, served_by=lambda _: [partition], ranges={7: None})
-    view = SimpleNamespace(of_group=lambda _: SimpleNamespace(leader=NOBODY))
+    topics = SimpleNamespace(group_of=lambda _: 7, partitions_of=lambda _: {0: partition})
     asked = []
-    asking = SimpleNamespace(ask=lambda kind, words, told, **_: asked.append(told))
-    settlement = RangesSettlement(store, scheduler, topics, view, asking)
+    settlement = RangesSettlement(
+        store, scheduler, topics, lambda kind, group, words, told: asked.append(told)
+    )
 
     def aborted(seq, first, last):
         transaction = Transaction("x", 1, 0, seq, 0, 0, State.ABORTED)
