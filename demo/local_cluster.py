@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ import click
 
 from broker.client import ClusterClient
 from broker.cluster_picture import Seen, draw, merge
+from demo.ports import free_port
 from wire.cluster import Response
 from wire.errors import KafkaError
 
@@ -35,7 +35,7 @@ class LocalCluster:
         self.folder = folder
         self.groups = groups
         self.nodes = tuple(range(1, size + 1))
-        ports = _free_ports(2 * size)
+        ports = [free_port() for _ in range(2 * size)]
         self.addresses = {node: f"127.0.0.1:{port}" for node, port in zip(self.nodes, ports, strict=False)}
         self.peers = {node: f"127.0.0.1:{port}" for node, port in zip(self.nodes, ports[size:], strict=True)}
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
@@ -119,13 +119,6 @@ class LocalCluster:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago, no two the same."""
-    with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [probe.getsockname()[1] for probe in probes]
 
 
 def _next_steps(cluster: LocalCluster) -> list[str]:

@@ -7,19 +7,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from demo.ports import free_port
+
 ROOT = Path(__file__).resolve().parents[1]
 START_TIMEOUT_S = 60.0
 
 
 class BrokerFailed(RuntimeError):
     """The broker ended by itself or never answered."""
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class Server:

@@ -14,20 +14,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
+from demo.ports import free_port
+
 CHECKOUT = Path(__file__).resolve().parents[2]
 API_VERSIONS = 18
 
 
 class BrokerDied(AssertionError):
     """The process ended when it should have served; the end of its log is in the message."""
-
-
-def free_port() -> int:
-    """A TCP port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def answers_api_versions(port: int, timeout_s: float = 1.0) -> bool:
