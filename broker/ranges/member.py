@@ -22,11 +22,12 @@ from broker.ranges.arrival import Arrival
 from broker.ranges.controller import Controller
 from broker.ranges.hosting import Hosting
 from broker.ranges.leaders import Leaders
+from broker.ranges.leaderships import Leaderships
 from broker.ranges.log_starts import LogStarts, note_of
 from broker.ranges.member_changes import MetadataMembers
 from broker.ranges.moving import Moving
 from broker.ranges.node import RangesNode
-from broker.ranges.records import RangeRecord
+from broker.ranges.record_watch import RecordWatch
 from broker.ranges.retention import RangeRetention
 from broker.ranges.topics import RangeTopics
 from broker.ranges.transactions import RangeTransactions
@@ -40,16 +41,15 @@ from broker.replication.neighbours import NAMED_MS, Address, Links, Neighbours
 from broker.replication.standby import Relay
 from broker.replication.store import Fatal
 from raftish.config import Config
-from raftish.core import NotLeader, NotNow
 from raftish.datagram import Beat
-from raftish.host import Group, GroupFailed, Host
+from raftish.host import Group, Host
 from raftish.membership import Membership
 from raftish.messages import Message, Note
 from storage.clock import Scheduler
 from storage.disk import Disk
 from storage.replica import RangeReplica
 from txn import keys
-from txn.metastore import Change, Event, MetaStore, Options, Snapshot, StoreFailed
+from txn.metastore import MetaStore, Options, StoreFailed
 
 log = logging.getLogger("sealog")
 
@@ -141,7 +141,6 @@ class RangesMember:
                 "what this node promised is gone, though it took part: its folder must not be used any more"
             )
         self.leaders = Leaders()
-        self._said: list[list[Any]] = []
         self._turns = 0
         self.topics = RangeTopics(config, self._replica_of)
         self.hosting = Hosting(
@@ -195,6 +194,16 @@ class RangesMember:
             nodes=self._members,
             first_number=new_uuid().int >> 76,
         )
+        self.leaderships = Leaderships(
+            node_id,
+            self.hosting,
+            self.view,
+            self.leaders,
+            self._neighbours.say,
+            metadata=lambda: self._metadata_group,
+            members=lambda: self._members() or (),
+            look=self._look,
+        )
         self.moving = Moving(
             node_id,
             self.hosting,
@@ -202,7 +211,7 @@ class RangesMember:
             leader_of=lambda group: self.view.of_group(group).leader,
             here=self.here,
             say=self._neighbours.say,
-            came=self._say_leads,
+            came=self.leaderships.tell,
             dropped=self._tell_dropped,
         )
         self.node = RangesNode(
@@ -214,6 +223,14 @@ class RangesMember:
             self._cluster_id,
             self.log_starts,
             self.transactions.admissions,
+        )
+        self._records = RecordWatch(
+            self.topics,
+            self.hosting,
+            self.leaders,
+            self.moving,
+            on_gone=self._range_is_gone,
+            on_settled=self._look,
         )
         self._metadata_group: Group | None = None
         self._life: Life | None = None
@@ -241,8 +258,7 @@ class RangesMember:
         self.metadata.join(self.host, state, Membership(frozenset(self._arrival.founding.peers)))
         self._metadata_group = self.metadata.group
         view = self.metadata.view
-        view.watch(self._ranges_told, prefix=keys.RANGES)
-        view.watch(self._topics_told, prefix=keys.TOPICS)
+        self._records.watch(view)
         self.transactions.watch(view)
         self.log_starts.watch(view)
         view.watch(lambda _: self._arrival.note_places(self._places_on_record()), prefix=keys.NODES)
@@ -250,51 +266,11 @@ class RangesMember:
         # Where clients reach it: who is not heard is placed nothing on.
         self._neighbours.turn()
 
-    # The records.
+    # The ranges.
 
-    def _topics_told(self, events: list[Event]) -> None:
-        for event in events:
-            if isinstance(event, Snapshot):
-                named = {entry.key[len(keys.TOPICS) :]: entry.record.value for entry in event.entries}
-                for topic in list(self.topics):
-                    if topic.name not in named:
-                        self.topics.topic_is(topic.name, None)
-                for name, value in named.items():
-                    self.topics.topic_is(name, value)
-            else:
-                self.topics.topic_is(event.key[len(keys.TOPICS) :], _value(event))
-        self._settle()
-
-    def _ranges_told(self, events: list[Event]) -> None:
-        for event in events:
-            if isinstance(event, Snapshot):
-                named = {
-                    keys.parse_range(entry.key): RangeRecord.of(entry.record.value) for entry in event.entries
-                }
-                for group in set(self.topics.ranges) - set(named):
-                    self._range_is(group, None, event.lsn)
-                for group, told in named.items():
-                    self._range_is(group, told, event.lsn)
-            else:
-                value = _value(event)
-                record = RangeRecord.of(value) if value is not None else None
-                self._range_is(keys.parse_range(event.key), record, event.lsn)
-        self._settle()
-
-    def _range_is(self, group: int, record: RangeRecord | None, lsn: int) -> None:
-        self.topics.range_is(group, record)
-        if record is None:
-            self.leaders.forget(group)
-            self.hosting.disappeared(group)
-            if self.node.controller is not None:
-                self.node.controller.forget_range(group)
-        else:
-            self.hosting.appeared(group, record, lsn)
-            self.moving.touch(group)
-
-    def _settle(self) -> None:
-        self.topics.settle()
-        self._look()
+    def _range_is_gone(self, group: int) -> None:
+        if self.node.controller is not None:
+            self.node.controller.forget_range(group)
 
     def _look(self) -> None:
         if self.node.controller is not None:
@@ -327,7 +303,7 @@ class RangesMember:
         self.topics.wake(group)
         self.moving.touch(group)
         # Not from within the host's turn, which is not done with the group.
-        self._scheduler.call_soon(self._say_leads)
+        self._scheduler.call_soon(self.leaderships.tell)
         self._scheduler.call_soon(self._look)
 
     def _cluster_id(self) -> str:
@@ -358,7 +334,7 @@ class RangesMember:
                 self.view,
                 members=self._voters,
                 peer_address=self._peer_address,
-                hand_over=self.ask_to_hand_over,
+                hand_over=self.leaderships.ask_to_hand_over,
                 new_uuid=self._new_uuid,
                 participants=self.transactions.participants(life),
                 settlement=self.transactions.settlement(store, life),
@@ -387,7 +363,7 @@ class RangesMember:
 
     def hand_over(self, target: int) -> None:
         """The metadata: it leads it no more."""
-        self._asked_to_hand_over(METADATA_GROUP, target)
+        self.leaderships.hand_over(METADATA_GROUP, target)
 
     def _peer_address(self, node: int) -> str:
         return self._neighbours.places([node]).get(node, "")
@@ -417,7 +393,7 @@ class RangesMember:
         elif kind == "metadata" and self._metadata_group is not None:
             self.metadata.heard(peer, rest[0])
         elif kind == "leads":
-            self._heard_leads(peer, rest[0])
+            self.leaderships.heard(peer, rest[0])
         elif kind == "transactions":
             self.transactions.heard(peer, rest[0])
         elif kind == "range":
@@ -425,7 +401,7 @@ class RangesMember:
         elif kind == "log starts":
             self._wished_log_starts(*rest)
         elif kind == "hand over":
-            self._asked_to_hand_over(*rest)
+            self.leaderships.hand_over(*rest)
         elif kind == "dropped":
             self._heard_dropped(peer, *rest)
         elif kind in ("member?", "no member"):
@@ -455,7 +431,7 @@ class RangesMember:
         if port and not self._arrival.is_coming:
             words.append(["here", host, port, self._config.broker_rack or None, self._leads_metadata()])
         if self._turns % LEADS_AGAIN_TURNS == 0:
-            words.append(["leads", self.view.words()])
+            words.append(self.leaderships.words())
             if self._leads_metadata():
                 words.append(["places", self._neighbours.places(self._members() or ())])
         if self._metadata_group is not None:
@@ -469,44 +445,6 @@ class RangesMember:
 
     def _leads_metadata(self) -> bool:
         return self._metadata_group is not None and self._metadata_group.raft.is_leader
-
-    # Who leads what.
-
-    def _say_leads(self) -> None:
-        """At once where this node has begun or ended to lead something; the rest has its turn."""
-        said: list[list[Any]] = []
-        for hosted in self.hosting.led():
-            led = self.view.led(hosted)
-            said.append([hosted.number, hosted.led_since_monotonic_ms, led.voters, led.learners, led.step])
-        if said == self._said or self._is_stopping:
-            return
-        self._said = said
-        for node in self._members() or ():
-            if node != self.node_id:
-                self._neighbours.say(node, ["leads", self.view.words()])
-
-    def _heard_leads(self, peer: int, words: Iterable[Any]) -> None:
-        changed = self.leaders.said(peer, words)
-        if changed:
-            self._look()
-
-    def _asked_to_hand_over(self, group: int, target: int) -> None:
-        try:
-            if group == METADATA_GROUP and self._metadata_group is not None:
-                self._metadata_group.transfer(target)
-            elif group in self.hosting.hosted:
-                hosted = self.hosting.hosted[group].range
-                if hosted is not None and hosted.group is not None:
-                    hosted.group.transfer(target)
-        except (NotLeader, NotNow, GroupFailed, ValueError) as error:
-            log.info("group %d is not handed over to node %d: %s", group, target, error)
-
-    def ask_to_hand_over(self, leader: int, group: int, target: int) -> None:
-        """The leader of a group, wherever it is, shall let that node lead."""
-        if leader == self.node_id:
-            self._asked_to_hand_over(group, target)
-        else:
-            self._neighbours.say(leader, ["hand over", group, target])
 
     def _tell_dropped(self, group: int) -> None:
         controller = self.view.controller()
@@ -546,12 +484,14 @@ class RangesMember:
         if self._is_stopping or group is None or index <= group.raft.memberships.index:
             return
         self._is_stopping = True
+        self.leaderships.close()
         self._arrival.end()
 
     def stop(self, done: Callable[[], None]) -> None:
         """Leaders are handed over, so that nobody waits for an election; then all is flushed."""
         self._follow()
         self._is_stopping = True
+        self.leaderships.close()
         led = [hosted.range.group for hosted in self.hosting.led() if hosted.range is not None]
         groups = [group for group in (*led, self._metadata_group) if group is not None]
         waiting = 1
@@ -577,7 +517,3 @@ class RangesMember:
         self.hosting.close()
         self.metadata.close()
         done()
-
-
-def _value(event: Change) -> Any:
-    return event.new.value if event.new is not None else None

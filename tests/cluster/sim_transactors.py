@@ -374,7 +374,7 @@ def live_through_faults(seed, transactions=40):
         elif what < 0.8:
             # The metadata's leader is to hand over, perhaps to a node that is not there: then it goes on.
             for member in cluster.members.values():
-                member._asked_to_hand_over(METADATA_GROUP, rng.choice(cluster.names))
+                member.leaderships.hand_over(METADATA_GROUP, rng.choice(cluster.names))
         else:
             cluster.heal()
         cluster.scheduler.call_later(int(10 ** rng.uniform(1, pace)), fault)

@@ -209,7 +209,7 @@ def test_a_node_that_was_away_for_too_long_fetches_segments():
     while cluster.leader("t", 0)[0] != away:
         leader = cluster.leader("t", 0)[0]
         if leader in cluster.members:
-            cluster.members[leader].ask_to_hand_over(leader, group, away)
+            cluster.members[leader].leaderships.ask_to_hand_over(leader, group, away)
         cluster.advance(200)
     write(writer, 3)
     check_content(cluster, writer, start)

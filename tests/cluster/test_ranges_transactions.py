@@ -172,7 +172,7 @@ def while_the_metadata_are_handed_over():
 
     def at_the_end():
         """When the request is there, and its ranges are asked."""
-        cluster.scheduler.call_later(1.1, controller._asked_to_hand_over, METADATA_GROUP, away)
+        cluster.scheduler.call_later(1.1, controller.leaderships.hand_over, METADATA_GROUP, away)
         transactor.at_the_end = lambda: None
 
     transactor.at_the_end = at_the_end
