@@ -257,8 +257,9 @@ def test_what_compaction_writes_anew_meanwhile_is_fetched_anew() -> None:
     while len(fetching.aside.chain) < 3:
         fetching.deliver()
     written_anew(2)
-    fetching.deliver()
-    assert fetching.aside.chain == []
+    while fetching.aside.chain and not fetching.told:
+        fetching.deliver()
+    assert not fetching.told
     assert fetching.fetch._names[0][:2] == (1, 0), "from the begin on: the second one is another file now"
 
 
@@ -268,8 +269,7 @@ def test_what_compaction_writes_anew_before_it_has_come_costs_nothing() -> None:
     while fetching.aside.chain != [(1, 0), (2, 0)] or fetching.fetch._position < 700:
         fetching.deliver()
     segments[3].header = segments[3].header._replace(generation=1)
-    while fetching.fetch._names[0][0] == 3:
+    while fetching.fetch._names[0][:2] in ((3, 0), (4, 0)):
         fetching.deliver()
-    fetching.deliver()
     assert fetching.aside.chain == [(1, 0), (2, 0), (3, 0)]
     assert fetching.fetch._names[0][:2] == (4, 1)
