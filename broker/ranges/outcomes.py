@@ -15,11 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from broker.ranges.records import SEGMENTS_PER_RANGE, first_segment
 from storage.layout import TransactionalBatch
 from txn import keys
 from txn.metastore import Change, Event, MetaStore, Snapshot
 from txn.partition import Partition
-from txn.transaction import State, WritesBySegment, extend, span
+from txn.transaction import State, WritesBySegment, extend
 
 RECOVERED_TERM = "recovered_term"
 """In the record NODE: what began under a coordinator of an earlier term has a header there, or was aborted."""
@@ -92,17 +93,32 @@ class Outcomes:
     def resolved(self, partition: Partition) -> int:
         """Everything below has its outcome on record (T8)."""
         view = self._view()
-        for segment_id in reversed(partition.segments()):
+        for segment_id in reversed([*partition.segments(), *self._later(partition, keys.RESOLVED)]):
             record = view.get(keys.resolved(segment_id))
             if record is not None and partition.index in record.value:
                 return int(record.value[partition.index])
         return 0
 
+    def _later(self, partition: Partition, prefix: str) -> list[int]:
+        """Segments of the range that are not in this replica's log yet, of which something is on record: the metadata
+        may be ahead of the log."""
+        own = partition.segments()
+        if not own:
+            return []
+        end = first_segment(own[-1] // SEGMENTS_PER_RANGE + 1)
+        later: dict[int, None] = {}
+        for key, _ in self._view().scan(prefix, f"{prefix}{own[-1]:020d}{keys.LAST}"):
+            segment_id = int(key.split("/")[2])
+            if segment_id >= end:
+                break
+            later[segment_id] = None
+        return list(later)
+
     def _load(self, partition: Partition) -> int:
         """Take in what is under /aborted; up to where it says all."""
         resolved = self.resolved(partition)
         view = self._view()
-        for segment_id in partition.segments():
+        for segment_id in [*partition.segments(), *self._later(partition, keys.ABORTED)]:
             for key, record in view.scan(keys.aborted_in(segment_id, partition.index)):
                 last, producer_id = record.value
                 if last >= partition.log_start_offset:
@@ -153,9 +169,9 @@ class Outcomes:
         """The outcome of a transaction, which is final; harmless when repeated."""
         writes = self._undecided.pop(key, {})
         for partition, segments in writes.items():
-            if aborted:
-                first, last = span(segments)
-                partition.transactions.add_aborted(key[0], first, last)
+            for write in segments.values() if aborted else ():
+                # Each by its own first batch: that is the name of the record of it, which another one's must not have.
+                partition.transactions.add_aborted(key[0], write.first, write.last)
             partition.transactions.closed(key)
             partition.wake()
 
