@@ -33,6 +33,8 @@ class Outcomes:
         self._view = view
         self._settled = settled
         self._undecided: dict[keys.TxnKey, dict[Partition, WritesBySegment]] = {}
+        self._without: set[keys.TxnKey] = set()
+        """Those of them that had no header when something of them was found: none may ever be told."""
         self._loaded: dict[Partition, int] = {}
         """Below that offset all that is under /aborted is known to the partition."""
 
@@ -72,6 +74,8 @@ class Outcomes:
         if outcome is State.ABORTED:
             partition.transactions.add_aborted(key[0], first, last)
             return
+        if outcome is None:
+            self._without.add(key)
         segments = self._undecided.setdefault(key, {}).setdefault(partition, {})
         extend(segments, partition.segment_of(first), first, last)
         if key not in partition.transactions:
@@ -140,6 +144,13 @@ class Outcomes:
                 state = State(event.new.value["state"])
                 if state in (State.COMMITTED, State.ABORTED):
                     self.decide(keys.parse_txn(event.key), aborted=state is State.ABORTED)
+
+    def resolved_told(self, _: Iterable[Event]) -> None:
+        """A watch of /resolved/: what was found after its header had gone is decided by that alone."""
+        self._without &= self._undecided.keys()
+        for key in list(self._without):
+            if self._outcome(key) is None:
+                self._without_header(key, self.recovered_term())
 
     def look(self) -> None:
         """At all that is undecided here: another coordinator may have ended what the one before left."""

@@ -109,6 +109,25 @@ def test_what_was_aborted_further_on_is_known_when_it_comes():
     assert not place.transactions.is_aborted(4, 23)
 
 
+def test_what_comes_after_its_header_has_gone_is_decided_when_that_is_on_record():
+    view = View()
+    view.put(keys.NODE, {RECOVERED_TERM: 1})
+    outcomes = Outcomes(lambda: view, lambda key: None)
+    place = Place(0)
+    outcomes.committed(place, batch(4, 5, (4, 0, seq(1))))
+    outcomes.committed(place, batch(6, 7, (5, 0, seq(1, 2))))
+    assert place.last_stable_offset == 4
+    view.put(keys.aborted(FIRST, 0, 4), [5, 4])
+    view.put(keys.resolved(FIRST), {0: 6})
+    outcomes.resolved_told([])
+    assert place.transactions.is_aborted(4, 4)
+    assert place.last_stable_offset == 6
+    view.put(keys.resolved(FIRST), {0: 10})
+    outcomes.resolved_told([])
+    assert not place.transactions.is_aborted(5, 6)
+    assert place.last_stable_offset == place.end_offset
+
+
 def test_transactions_that_end_in_the_same_segments_are_aborted_each_under_its_own_name():
     """The records of aborted ranges are told apart by their segment and first offset."""
     view = View()
