@@ -12,8 +12,8 @@ from storage.settled import SettledPartition
 class JobSegment(msgspec.Struct, frozen=True, kw_only=True):
     """One segment of a job, with its outcomes per partition.
 
-    `recorded`: per partition, the offset below which outcomes are on record. What is aborted above stays as it is, for
-    it is only found out by looking at it. A partition that is not named: all of them are."""
+    `recorded`: per partition, the offset below which outcomes are on record. Transactional batches from there on stay
+    as they are, for somebody may yet look for them. A partition that is not named: all outcomes are."""
 
     segment_id: int
     generation: int

@@ -93,7 +93,9 @@ def _rewrite_one(disk: Disk, job: Job, one: JobSegment, keys: Keys) -> Rewritten
             header = entry.header
             before += header.record_count
             batch = batch_of(old, entry)
-            if aborted(entry) and header.base_offset >= one.recorded.get(entry.partition, MAX_OFFSET):
+            if header.is_transactional and header.base_offset >= one.recorded.get(
+                entry.partition, MAX_OFFSET
+            ):
                 after += header.record_count
                 if writer is not None:
                     writer.add(entry, batch, header.max_timestamp)

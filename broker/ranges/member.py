@@ -17,8 +17,10 @@ from uuid import UUID
 import msgpack
 
 from broker.cluster_view import NOBODY, Broker
+from broker.compactor import Worker
 from broker.config import BrokerConfig
 from broker.ranges.arrival import Arrival
+from broker.ranges.compaction import RangeCompactor
 from broker.ranges.controller import Controller
 from broker.ranges.hosting import Hosting
 from broker.ranges.leaders import Leaders
@@ -73,6 +75,7 @@ class RangesMember:
         jitter: Callable[[], float],
         new_uuid: Callable[[], UUID],
         relay: Relay,
+        compaction_worker: Worker,
         *,
         on_ready: Callable[[], None],
         on_controller: Callable[[int], None],
@@ -193,6 +196,15 @@ class RangesMember:
             metadata=lambda: self.metadata.view,
             nodes=self._members,
             first_number=new_uuid().int >> 76,
+        )
+        self._compactor = RangeCompactor(
+            scheduler,
+            self.topics,
+            self.hosting,
+            compaction_worker,
+            self.transactions.outcomes.resolved,
+            interval_ms=config.compaction_interval_ms,
+            max_keys=config.limits.compaction_keys,
         )
         self.leaderships = Leaderships(
             node_id,
@@ -510,6 +522,7 @@ class RangesMember:
 
     def _close(self, done: Callable[[], None]) -> None:
         self._retention.close()
+        self._compactor.close()
         self.log_starts.close()
         self._neighbours.close()
         self.moving.close()

@@ -59,6 +59,10 @@ class Restores:
         self._waiting.append((one, request, done))
         self._scheduler.call_soon(self._next)
 
+    def is_replacing(self, group: int) -> bool:
+        """Whether its log here is about to be replaced."""
+        return group in self._running or any(one.number == group for one, _, _ in self._waiting)
+
     def is_served(self, group: int) -> bool:
         """Whether another node is fetching its segments from here."""
         return self._source.is_asked(group, self._scheduler.monotonic_ms())

@@ -330,6 +330,29 @@ def test_marks_of_deletion_stay_until_their_time_is_over() -> None:
     assert chain.replica.names[3].cleaned_ms == cleaned, "counted from the first time"
 
 
+def test_what_is_committed_is_found_in_its_place_until_that_is_on_record() -> None:
+    """T1: a new coordinator may ask whether the last batch of a transaction is there."""
+    chain = KeyedChain(1)
+    first = chain.ends[0]
+    for value in (b"one", b"two", b"three"):
+        chain.replica.write(None, [chain.keyed(0, b"k", value, 500, 0, TRANSACTIONAL_BIT)])
+    chain.roll(3)
+    chain.replica.write(None, [chain.keyed(0, b"k", b"four", -1, 0)])
+    chain.roll(4)
+    chain.settle()
+    compact(chain, recorded={0: first + 1})
+    assert [value for _, key, value in records(chain.replica)[0] if key == b"k"] == [
+        b"two",
+        b"three",
+        b"four",
+    ]
+    batch = chain.replica.batch_at(0, first + 2)
+    assert batch is not None
+    assert (batch.base_offset, batch.producer_id) == (first + 2, 500)
+    compact(chain, recorded={0: first + 3})
+    assert [value for _, key, value in records(chain.replica)[0] if key == b"k"] == [b"four"]
+
+
 def test_what_is_aborted_goes_when_that_is_on_record() -> None:
     chain = KeyedChain(1)
     first = chain.ends[0]
