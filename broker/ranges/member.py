@@ -31,6 +31,7 @@ from broker.ranges.moving import Moving
 from broker.ranges.node import RangesNode
 from broker.ranges.record_watch import RecordWatch
 from broker.ranges.retention import RangeRetention
+from broker.ranges.settings import FollowedSettings
 from broker.ranges.topics import RangeTopics
 from broker.ranges.transactions import RangeTransactions
 from broker.ranges.view import RangesView
@@ -169,7 +170,6 @@ class RangesMember:
             lambda *wish: self._wish_log_starts(*wish),
         )
         self._retention = RangeRetention(
-            config,
             scheduler,
             self.topics,
             self.hosting,
@@ -226,8 +226,9 @@ class RangesMember:
             came=self.leaderships.tell,
             dropped=self._tell_dropped,
         )
+        self._settings = FollowedSettings(config, self._reconfigured)
         self.node = RangesNode(
-            config,
+            self._settings.settings,
             scheduler,
             self.topics,
             self.view,
@@ -270,6 +271,7 @@ class RangesMember:
         self.metadata.join(self.host, state, Membership(frozenset(self._arrival.founding.peers)))
         self._metadata_group = self.metadata.group
         view = self.metadata.view
+        self._settings.watch(view)
         self._records.watch(view)
         self.transactions.watch(view)
         self.log_starts.watch(view)
@@ -279,6 +281,11 @@ class RangesMember:
         self._neighbours.turn()
 
     # The ranges.
+
+    def _reconfigured(self, config: BrokerConfig) -> None:
+        self.topics.reconfigure(config)
+        if self.node.controller is not None:
+            self.node.controller.reconfigure()
 
     def _range_is_gone(self, group: int) -> None:
         if self.node.controller is not None:
@@ -341,7 +348,7 @@ class RangesMember:
                 store,
                 term,
                 life,
-                self._config,
+                self._settings.settings,
                 self.topics,
                 self.view,
                 members=self._voters,
