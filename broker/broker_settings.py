@@ -36,6 +36,19 @@ class Level(enum.Enum):
     ALL_BROKERS = "all-brokers"
 
 
+def broker_level(node_id: int, name: str) -> Level:
+    """Which settings a broker resource of this name means to this broker; "" is all brokers.
+
+    Raises:
+        KafkaError: INVALID_REQUEST for another broker's id.
+    """
+    if name == "":
+        return Level.ALL_BROKERS
+    if name != str(node_id):
+        raise KafkaError(ErrorCode.invalid_request, f"this broker is {node_id}, not {name!r}")
+    return Level.BROKER
+
+
 _SOURCES = {Level.BROKER: Source.BROKER, Level.ALL_BROKERS: Source.ALL_BROKERS}
 
 _NAMES = {
@@ -184,6 +197,12 @@ class BrokerSettings:
         """Put checked values in force."""
         self._set[level] = dict(values)
         self.current = self._combined(self._set)
+
+    def clear(self) -> None:
+        """Nothing is set."""
+        for level in Level:
+            self._set[level], self._stored[level] = {}, {}
+        self.current = self._static
 
     def restore(self, level: Level, values: Mapping[str, str]) -> list[str]:
         """Take over what was stored by an earlier start. The settings that this program does not take any more."""

@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from broker.compaction_process import CompactionProcess
 from broker.config import BrokerConfig, ConfigError, parse_address, parse_peers
 from broker.leader_relay import LeaderRelay
 from broker.node import Node
@@ -95,6 +96,7 @@ class _Edges:
             heartbeat_ms=config.election_timeout_ms / 8,
             retry_ms=config.election_timeout_ms / 2,
         )
+        self.compaction = CompactionProcess(str(Path(config.data).resolve()))
         self.relay = LeaderRelay(lambda: self.receiver.member.leader_address())
         self.server: Server
 
@@ -156,6 +158,7 @@ def _member_of_ranges(edges: _Edges, peers: Mapping[int, Address]) -> RangesMemb
         random.random,
         uuid.uuid4,
         edges.relay,
+        edges.compaction,
         on_ready=lambda: edges.say(f"node {config.node_id} takes part"),
         on_controller=lambda term: edges.say(f"node {config.node_id} leads, in epoch {term}"),
         fatal=edges.fatal,
@@ -200,6 +203,7 @@ async def serve_cluster(config: BrokerConfig, say: Callable[[str], None]) -> Non
         say("stopping")
         # Nobody is served any more: what is answered from here on would be half a broker's.
         await edges.server.close()
+        await edges.compaction.close()
         if not edges.failure:
             stopped = loop.create_future()
             member.stop(lambda: stopped.set_result(None))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
@@ -30,6 +31,24 @@ class Worker(Protocol):
     """Where jobs are done; one at a time."""
 
     def run(self, job: Job, done: JobDone) -> None: ...
+
+
+Setting = Callable[[str], str]
+"""What is in force for a topic, by the setting's name."""
+
+
+def is_compacted(setting: Setting) -> bool:
+    return "compact" in setting("cleanup.policy").split(",")
+
+
+def policy_of(setting: Setting) -> Policy:
+    return Policy(
+        int(setting("min.compaction.lag.ms")),
+        int(setting("max.compaction.lag.ms")),
+        int(setting("delete.retention.ms")),
+        float(setting("min.cleanable.dirty.ratio")),
+        int(setting("segment.bytes")),
+    )
 
 
 class Compactor:
@@ -98,18 +117,12 @@ class Compactor:
         def setting(name: str) -> str:
             return topic_config.effective(topic.config, name, self._topics.config)
 
-        if "compact" not in setting("cleanup.policy").split(","):
+        if not is_compacted(setting):
             return None
         layout = self._layout_store.get(topic.name)
         if layout is None:
             return None
-        policy = Policy(
-            int(setting("min.compaction.lag.ms")),
-            int(setting("max.compaction.lag.ms")),
-            int(setting("delete.retention.ms")),
-            float(setting("min.cleanable.dirty.ratio")),
-            int(setting("segment.bytes")),
-        )
+        policy = policy_of(setting)
         is_settled = self._settled.look()
         segments = self._segments(topic)
         candidates = []
@@ -147,7 +160,7 @@ class Compactor:
                     generation=segments[segment_id].header.generation,
                     learn=segment_id in choice.dirty,
                     without_tombstones=segment_id in choice.without_tombstones,
-                    outcomes=dict(settled_partitions(topic, segments[segment_id])),
+                    outcomes=dict(settled_partitions(topic.partitions, segments[segment_id])),
                 )
                 for segment_id in choice.segments
             ],

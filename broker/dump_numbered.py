@@ -28,9 +28,14 @@ def numbers(segment: Segment) -> Item | None:
 
 
 def indexed(segment: Segment, scanner: Scanner) -> Iterator[tuple[int | None, ScannedEntry | BareEntry]]:
-    """The entries, each with its number in the range's log."""
-    numbered = segment.header.numbered
+    """The entries, each with its number in the range's log. Of what compaction has written only the roll has one."""
+    numbered, numbering = segment.header.numbered, segment.numbering
     index = numbered.first_index if numbered is not None else None
+    if segment.header.generation:
+        last = numbering.last_index if numbering is not None else None
+        for entry in scanner.all():
+            yield (last if isinstance(entry, BareEntry) else None), entry
+        return
     for entry in scanner.all():
         yield index, entry
         if index is not None:

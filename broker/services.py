@@ -12,7 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from broker import group_views
-from broker.broker_settings import BrokerSettings, Level
+from broker.broker_settings import BrokerSettings, Level, broker_level
 from broker.config import BrokerConfig
 from broker.group_store import GroupStore
 from broker.groups import ConsumerConfig, GroupConfig, Groups, MigrationPolicy
@@ -133,17 +133,30 @@ class StoreServices:
                 log.warning("a stored setting is left out: %s", reason)
         self.config = self.settings.current
 
-    def stored_settings(self, level: Level) -> dict[str, str]:
-        """What the next change on this level builds on: durable or not, it will be in force."""
-        record = self.store.get(keys.broker_config(level.value))
+    def settings_of(self, name: str) -> tuple[Level, str]:
+        """The level and the record of what a broker resource of this name means; "" is all brokers.
+
+        Raises:
+            KafkaError: INVALID_REQUEST for another broker's id.
+        """
+        level = broker_level(self.config.node_id, name)
+        return level, keys.broker_config(level.value)
+
+    def stored_settings(self, record_key: str) -> dict[str, str]:
+        """What the next change on this record builds on: durable or not, it will be in force."""
+        record = self.store.get(record_key)
         return dict(record.value) if record is not None else {}
 
     def configure(
-        self, level: Level, values: dict[str, str], done: Callable[[KafkaError | None], None]
+        self,
+        level: Level,
+        record_key: str,
+        values: dict[str, str],
+        done: Callable[[KafkaError | None], None],
     ) -> None:
         """Replace what is set on a level by these checked values; in force, and `done`, when that is durable."""
         try:
-            lsn = self.store.apply([Put(keys.broker_config(level.value), values)]).lsn
+            lsn = self.store.apply([Put(record_key, values)]).lsn
         except StoreFailed as failure:
             done(storage_error("settings", failure))
             return
@@ -160,8 +173,11 @@ class StoreServices:
         self.store.when_durable(lsn, durable)
 
     def _put_settings_in_force(self) -> None:
+        self.topics.reconfigure(self.settings.current)
+        self._reconfigure()
+
+    def _reconfigure(self) -> None:
         config = self.config = self.settings.current
-        self.topics.reconfigure(config)
         self.coordinator.limit_timeouts(config.transaction_max_timeout_ms)
         self._configure_id_expiry()
         self.groups.reconfigure(self._group_config())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from broker import layouts
 from broker.settled_segments import SettledSegments
@@ -18,6 +18,7 @@ from storage.disk import Disk
 from storage.format import SETTLED_SUFFIX, parse_name, settled_path
 from storage.segment import Segment
 from storage.settled import Aborted, Owner, SettledPartition, SettledWriter, write_steps
+from txn.partition import Partition
 
 log = logging.getLogger("sealog")
 
@@ -27,25 +28,27 @@ SEGMENTS_PER_LOOK = 64
 TOPICS_PER_LOOK = 16
 
 
-def aborted_in(topic: Topic, segment: Segment, partition: int) -> list[Aborted]:
+def aborted_in(partition: Partition, segment: Segment) -> list[Aborted]:
     """The aborted ranges of one partition in one segment, by first offset, none reaching out of it."""
-    index = segment.indexes[partition]
+    index = segment.indexes[partition.index]
     first, last = index.start_offset, index.end_offset - 1
     if not index.runs:
         return []
-    found = topic.partitions[partition].transactions.aborted_within(first, last)
+    found = partition.transactions.aborted_within(first, last)
     return sorted(
         (Aborted(producer_id, max(first, begin), min(last, end)) for producer_id, begin, end in found),
         key=lambda one: one.first,
     )
 
 
-def settled_partitions(topic: Topic, segment: Segment) -> Iterator[tuple[int, SettledPartition]]:
+def settled_partitions(
+    partitions: Sequence[Partition], segment: Segment
+) -> Iterator[tuple[int, SettledPartition]]:
     """The outcomes of a settled segment, partition by partition; what the log start hides is not known any more."""
-    for partition in sorted(segment.indexes):
-        index = segment.indexes[partition]
-        first = min(max(index.start_offset, topic.partitions[partition].log_start_offset), index.end_offset)
-        yield partition, SettledPartition(first, index.end_offset, aborted_in(topic, segment, partition))
+    for number in sorted(segment.indexes):
+        index, partition = segment.indexes[number], partitions[number]
+        first = min(max(index.start_offset, partition.log_start_offset), index.end_offset)
+        yield number, SettledPartition(first, index.end_offset, aborted_in(partition, segment))
 
 
 def owner_of(topic: Topic, segment: Segment) -> Owner:
@@ -141,6 +144,6 @@ class SettledFiles:
             segment.path,
             segment.salt,
             owner_of(topic, segment),
-            settled_partitions(topic, segment),
+            settled_partitions(topic.partitions, segment),
         )
         self._writer = SettledWriter(self._disk, self._scheduler, segment.path, steps, wanted, done)

@@ -9,6 +9,7 @@ from storage.disk import Disk
 from storage.format import (
     HEADER_BLOCK_BYTES,
     SEGMENT_SUFFIX,
+    TEMPORARY_SUFFIX,
     CorruptLog,
     HeaderBlock,
     decode_header_block,
@@ -52,13 +53,13 @@ def judge(disk: Disk, folder: str, header: HeaderBlock) -> Judged:
     except CorruptLog as error:
         return Judged({}, error)
     if chain is not None:
-        kept = {segment_name(segment_id) for segment_id in chain}
+        kept = {segment_name(*one): segment_name(one[0]) + TEMPORARY_SUFFIX for one in chain}
         replaced = [
             name
             for name in disk.list(folder)
             if (parsed := parse_name(name)) is not None
             and parsed.suffix == SEGMENT_SUFFIX
-            and (name not in kept or f"{name}.tmp" in disk.list(folder))
+            and (name not in kept or kept[name] in disk.list(folder))
         ]
         return Judged(
             {f"{before}{name}": "a chain that was fetched takes its place" for name in replaced}, None
@@ -71,12 +72,14 @@ def judge(disk: Disk, folder: str, header: HeaderBlock) -> Judged:
         return Judged({}, error)
     finally:
         scan.close()
-    reached = {found.segment.segment_id for found in scan.found}
-    left_over = {
-        f"{before}{name}": "the log does not reach it"
-        for name in disk.list(folder)
-        if (parsed := parse_name(name)) is not None
-        and parsed.suffix == SEGMENT_SUFFIX
-        and parsed.segment_id not in reached
-    }
+    reached = {found.segment.segment_id: found.segment.header.generation for found in scan.found}
+    left_over: dict[str, str] = {}
+    for name in disk.list(folder):
+        parsed = parse_name(name)
+        if parsed is None or parsed.suffix != SEGMENT_SUFFIX:
+            continue
+        if parsed.segment_id not in reached:
+            left_over[f"{before}{name}"] = "the log does not reach it"
+        elif parsed.generation != reached[parsed.segment_id]:
+            left_over[f"{before}{name}"] = "another file of this segment counts"
     return Judged(left_over, None)

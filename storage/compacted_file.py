@@ -1,4 +1,8 @@
-"""The file that compaction writes in place of others: sealed, settled, and on the device when it is finished."""
+"""The file that compaction writes in place of others: sealed, settled, and on the device when it is finished.
+
+Of a replicated range it keeps its place in the log: the numbers that it stands for, their terms, the changes of
+members, and the roll that ends it. Its other entries have no numbers any more (docs/raft.md, section 7).
+"""
 
 from __future__ import annotations
 
@@ -10,11 +14,14 @@ from crc32c import crc32c
 from storage.cache import SegmentCache
 from storage.compaction_job import JobSegment
 from storage.disk import Disk
+from storage.entry_reader import read_entries
 from storage.format import (
     BATCH_PREFIX_BYTES,
     ENTRY_HEADER_BYTES,
     ENTRY_MAGIC,
     HEADER_BLOCK_BYTES,
+    ROLL_FLAG,
+    encode_bare,
     encode_header_block,
     pack_crc,
     pack_entry_body,
@@ -60,6 +67,7 @@ class CompactedFile:
             header.created_ms,
             olds[0].header.parents,
             self._generation,
+            olds[0].header.numbered,
         )
         self._disk = disk
         if disk.exists(self._path):
@@ -111,6 +119,8 @@ class CompactedFile:
     def finish(self, topic: str, outcomes: Iterable[tuple[int, SettledPartition]]) -> int:
         """Seal it, and write down its outcomes beside it; its size. Raises OSError."""
         segment = self.segment
+        if segment.numbering is not None:
+            self._keep_numbers()
         self._write_out()
         segment.end = self._position
         for partition, start in self._starts.items():
@@ -130,6 +140,24 @@ class CompactedFile:
         segment.write_trailer()
         segment.file().flush()
         header = segment.header
-        owner = Owner(topic, header.topic_id, header.segment_id, header.generation)
-        write_now(self._disk, segment.path, segment.salt, owner, outcomes)
+        if header.numbered is None:
+            owner = Owner(topic, header.topic_id, header.segment_id, header.generation)
+            write_now(self._disk, segment.path, segment.salt, owner, outcomes)
         return segment.file_size
+
+    def _keep_numbers(self) -> None:
+        """Of the segments in the range's log, and the roll by which the last one ended."""
+        numbering = self.segment.numbering
+        assert numbering is not None
+        for old in self._olds:
+            known = old.numbering
+            assert known is not None
+            numbering.terms += [one for one in known.terms if one[1] != numbering.last_term]
+            numbering.members += known.members
+            numbering.last_index = known.last_index
+        (roll,) = read_entries(self._olds[-1], numbering.last_index, numbering.last_index, 1)
+        numbering.places.append(numbering.last_index)
+        numbering.positions.append(self._position)
+        entry = encode_bare(ROLL_FLAG, roll.payload, roll.term, 0, self.segment.salt, self._position)
+        self._pending.append(entry)
+        self._position += len(entry)

@@ -10,13 +10,17 @@ from storage.settled import SettledPartition
 
 
 class JobSegment(msgspec.Struct, frozen=True, kw_only=True):
-    """One segment of a job, with its outcomes per partition."""
+    """One segment of a job, with its outcomes per partition.
+
+    `recorded`: per partition, the offset below which outcomes are on record. Transactional batches from there on stay
+    as they are, for somebody may yet look for them. A partition that is not named: all outcomes are."""
 
     segment_id: int
     generation: int
     learn: bool
     without_tombstones: bool
     outcomes: dict[int, SettledPartition]
+    recorded: dict[int, int] = {}
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):

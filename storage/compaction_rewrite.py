@@ -12,7 +12,7 @@ which is handed a `Job` as plain data. What is in the job was decided in `storag
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from storage.compacted_file import CompactedFile, batch_of, entries_of, open_segment
 from storage.compaction_job import Job, JobSegment, Outcome, Rewritten
@@ -24,6 +24,7 @@ from wire.batch import COMPRESSION_MASK, pack_batch
 from wire.records import Record, build_batch
 
 Keys = dict[int, dict[bytes, int]]
+MAX_OFFSET: Final = (1 << 63) - 1
 
 
 def rewrite(disk: Disk, job: Job) -> Outcome:
@@ -92,6 +93,13 @@ def _rewrite_one(disk: Disk, job: Job, one: JobSegment, keys: Keys) -> Rewritten
             header = entry.header
             before += header.record_count
             batch = batch_of(old, entry)
+            if header.is_transactional and header.base_offset >= one.recorded.get(
+                entry.partition, MAX_OFFSET
+            ):
+                after += header.record_count
+                if writer is not None:
+                    writer.add(entry, batch, header.max_timestamp)
+                continue
             records: list[Record] = []
             if header.record_count and not aborted(entry):
                 latest = keys.get(entry.partition, {})

@@ -55,6 +55,7 @@ SETTLED_SUFFIX: Final = ".settled"
 TEMPORARY_SUFFIX: Final = ".tmp"
 LOG_STARTS_NAME: Final = "log-starts"
 TAKING_OVER_NAME: Final = "taking-over"
+COMPACTED_NAME: Final = "compacted"
 MAX_PARENTS: Final = 256
 MAX_MEMBERS_BYTES: Final = 512
 
@@ -127,7 +128,8 @@ class HeaderBlock(NamedTuple):
     """How often it was rewritten by compaction. 0: as its range wrote it, without gaps between batches."""
     salt: int
     numbered: Numbered | None = None
-    """None: the file is of a range that is not replicated, or was written by compaction."""
+    """None: the file is of a range that is not replicated. Of what compaction wrote only the last entry is there by
+    its number."""
     version: int = FORMAT_VERSION
 
     @property

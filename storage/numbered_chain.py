@@ -142,10 +142,10 @@ class NumberedChain(SequencedRange):
         return self._numbered[at] if at >= 0 else None
 
     def _find_numbered(self) -> None:
-        """What compaction has rewritten has no numbers any more, nor has what is before it any use."""
+        """Of what compaction has rewritten entries are gone, and what is before it is of no use to the group then."""
         self._numbered.clear()
         for segment in reversed(self._segments):
-            if segment.numbering is None:
+            if segment.header.generation:
                 break
             self._numbered.insert(0, segment)
 

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 
 from typing_extensions import Buffer
 
+from storage.compacted_names import Names
 from storage.flusher import Outcome, tell_all
 from storage.format import ENTRY_HEADER_BYTES, bare_size
 from storage.layout import Appended, TransactionalBatch
@@ -50,10 +51,13 @@ class RangeReplica(NumberedChain):
     Positions ("lsn") count what was appended here in this life, as a `RangeLog`'s do; one stands for its whole turn.
     """
 
+    names: Names
+    """What compaction has made of its segments (`storage.replica_compaction`)."""
     _propose: Propose | None = None
     _roll_is_under_way: Roll | None = None
 
     def _prepare(self) -> None:
+        self.names = {}
         self._pending: deque[Uncommitted] = deque()
         """Proposed, and not handed back to be written yet."""
         self._proposed_lsn = self._written_lsn = self._committed_lsn = 0

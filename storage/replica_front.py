@@ -1,6 +1,7 @@
 """Dropping the begin of a replicated range: whole sealed segments that lie below the log starts.
 
     IDLE -> REMOVING -> FLUSHING -> IDLE        one file after the other; a removal is durable before the next begins
+    IDLE -> HELD -> IDLE                        compaction works on the files; nothing is dropped meanwhile
 
 Guarantees: what is dropped was committed, since only that is sealed and only that is below a log start; the newest
 sealed segment stays, as a start learns from it where every partition ends and which producers there are; a power cut
@@ -19,11 +20,12 @@ from storage.flusher import Outcome, tell_all
 from storage.replica import RangeReplica
 from storage.segment import Segment
 
-State = Literal["IDLE", "REMOVING", "FLUSHING", "CLOSED"]
+State = Literal["IDLE", "REMOVING", "FLUSHING", "HELD", "CLOSED"]
 TRANSITIONS: Final = {
-    "IDLE": {"REMOVING", "CLOSED"},
+    "IDLE": {"REMOVING", "HELD", "CLOSED"},
     "REMOVING": {"FLUSHING", "IDLE", "CLOSED"},
     "FLUSHING": {"REMOVING", "IDLE", "CLOSED"},
+    "HELD": {"IDLE", "CLOSED"},
     "CLOSED": set[str](),
 }
 
@@ -70,7 +72,7 @@ class ReplicaFront:
     def drop(self) -> Sequence[int]:
         """Take what may go out of the log, and begin to remove the files; their segments' ids. Never blocks."""
         replica = self._replica
-        if self._state == "CLOSED" or replica.state != "OPEN":
+        if self._state == "CLOSED" or self._state == "HELD" or replica.state != "OPEN":
             return ()
         dropped = droppable(replica)
         for segment in dropped:
@@ -92,6 +94,15 @@ class ReplicaFront:
         else:
             self._waiting.append(callback)
 
+    def hold(self) -> None:
+        """Nothing is dropped until `release`. It must be idle."""
+        self._move("HELD")
+
+    def release(self) -> None:
+        if self._state == "HELD":
+            self._move("IDLE")
+            self._tell_idle()
+
     def close(self) -> None:
         """What is not removed yet is removed after the next start, or by whoever removes all."""
         if self._state != "CLOSED":
@@ -102,8 +113,7 @@ class ReplicaFront:
         if not self._paths:
             if self._state != "IDLE":
                 self._move("IDLE")
-            waiting, self._waiting = self._waiting, []
-            tell_all(self._scheduler, waiting, None)
+            self._tell_idle()
             return
         self._move("REMOVING")
         self._disk.start_remove(self._paths[0], self._removed)
@@ -129,5 +139,8 @@ class ReplicaFront:
     def _give_up(self) -> None:
         """To remove a later one now would leave a gap."""
         self._move("IDLE")
+        self._tell_idle()
+
+    def _tell_idle(self) -> None:
         waiting, self._waiting = self._waiting, []
         tell_all(self._scheduler, waiting, None)

@@ -20,6 +20,7 @@ from storage.cache import SegmentCache
 from storage.chain_scan import Found, RecoveryReport
 from storage.checkpoint import producers_snapshot
 from storage.clock import Scheduler
+from storage.compacted_names import generation_of, read_names
 from storage.disk import Disk
 from storage.files import remove_orphans
 from storage.format import (
@@ -62,6 +63,7 @@ class ReplicaRecovery(Recovery):
         self.uncommitted: deque[Uncommitted] = deque()
         self.unreadable: dict[int, CorruptLog] = {}
         """Files without a whole header block, by the ids in their names."""
+        self.names = read_names(self.disk, self.directory)
         self.rolls: dict[int, Rolled] = {}
         """By the parent's id, where that has no footer."""
         headers = self._headers()
@@ -71,7 +73,7 @@ class ReplicaRecovery(Recovery):
         next_id: int | None = oldest.segment_id
         parents = oldest.parents
         while next_id is not None:
-            segment = Segment.open(self.disk, self.directory, next_id, self.cache, readonly=self.readonly)
+            segment = self._open(next_id, readonly=self.readonly)
             sealed = segment.state == "SEALED"
             info = SegmentInfo(
                 next_id, self.first, self.last, "ACTIVE", parents, None if parents else start_offsets
@@ -107,7 +109,7 @@ class ReplicaRecovery(Recovery):
                 # Ids grow along a chain, so this is none that was being made: it was a part of the log.
                 raise error
         for segment_id in headers.keys() - {found.segment.segment_id for found in self.found}:
-            segment = Segment.open(self.disk, self.directory, segment_id, self.cache, readonly=True)
+            segment = self._open(segment_id, readonly=True)
             try:
                 file = segment.file()
                 scanner = Scanner(file, segment.header, HEADER_BLOCK_BYTES, file.size())
@@ -128,6 +130,8 @@ class ReplicaRecovery(Recovery):
             parsed = parse_name(name)
             if parsed is None or parsed.suffix != SEGMENT_SUFFIX:
                 continue
+            if parsed.generation != generation_of(self.names, parsed.segment_id):
+                continue  # of a compaction that was cut short, or what it has replaced
             file = self.disk.open_readonly(f"{self.directory}/{name}" if self.directory else name)
             try:
                 header = decode_header_block(file.pread(HEADER_BLOCK_BYTES, 0), file.path)
@@ -138,6 +142,16 @@ class ReplicaRecovery(Recovery):
             finally:
                 file.close()
         return headers
+
+    def _open(self, segment_id: int, *, readonly: bool) -> Segment:
+        generation = generation_of(self.names, segment_id)
+        segment = Segment.open(
+            self.disk, self.directory, segment_id, self.cache, readonly=readonly, generation=generation
+        )
+        if generation and segment.state != "SEALED":
+            segment.close()
+            raise CorruptLog(segment.path, 0, "compaction has written this, and it has no footer")
+        return segment
 
     def _follows(self, segment: Segment) -> None:
         if not self.found:
@@ -271,7 +285,7 @@ class ReplicaRecovery(Recovery):
         """Cut and flush. Nothing is sealed: that is for what is committed."""
         for found in self.found:
             self._cut(found)
-        listed = {(found.segment.segment_id, 0) for found in self.found}
+        listed = {(found.segment.segment_id, found.segment.header.generation) for found in self.found}
         unsealed = {found.segment.segment_id for found in self.found if found.segment.state != "SEALED"}
         self.report.orphans_removed = remove_orphans(self.disk, self.directory, listed, unsealed)
         self.disk.flush_dir(self.directory)
@@ -328,6 +342,7 @@ def open_replica(
         opening.uncommitted,
         rolled,
     )
+    log.names = opening.names
     return log, opening.report
 
 

@@ -2,7 +2,8 @@
 
     aside      each copy under its segment's name and `.tmp`, checked and durable       a start throws them away
     named      the file `taking-over` names them, durable                               a start goes on with it
-    in place   all other files of the log are gone, the copies have their names, and the child of the last one is made
+    in place   all other files of the log are gone, the copies have their names, the list of those that compaction has
+               written (`storage.compacted_names`) is theirs, and the child of the last one is made
     over       `taking-over` is gone, durably
 
 Guarantees: a crash at any place leaves the files as they were or, once `take_over` has ended, the new chain; nothing is
@@ -14,13 +15,18 @@ same file as everywhere (docs/raft.md, section 7).
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Final
 
-import msgpack
-from crc32c import crc32c
-
 from storage.cache import SegmentCache
+from storage.compacted_names import (
+    Compacted,
+    name_durably,
+    packed,
+    read_checked,
+    write_aside,
+    write_names_now,
+)
 from storage.disk import Disk, File
 from storage.entry_reader import read_entries
 from storage.format import (
@@ -37,7 +43,7 @@ from storage.layout import LogConfig, RangeIdentity
 from storage.numbered_chain import make_child
 from storage.numbering import Numbering
 from storage.payloads import Roll, decode
-from storage.scan import BareEntry, Scanner
+from storage.scan import BareEntry, ScannedEntry, Scanner
 from storage.segment import Segment
 
 CHECK_STEP_BYTES: Final = 1 << 20
@@ -51,8 +57,8 @@ class ChainAside:
 
     def __init__(self, disk: Disk, directory: str, topic_id: uuid.UUID, first: int, last: int) -> None:
         """What an earlier attempt left is removed."""
-        self.segment_ids: list[int] = []
-        """Those that were checked, a chain without a gap."""
+        self.chain: list[tuple[int, int]] = []
+        """(segment id, generation) of those that were checked, a chain without a gap."""
         self._disk = disk
         self._directory = directory
         self._wanted = (topic_id, first, last)
@@ -71,10 +77,10 @@ class ChainAside:
         return self._disk.open(self.path(segment_id), create=True)
 
     def start_over(self) -> None:
-        """What is there is of no use: the chain begins later."""
-        for segment_id in self.segment_ids:
+        """What is there is of no use: the chain begins later, or other files have taken the place of these."""
+        for segment_id, _ in self.chain:
             self._disk.remove(self.path(segment_id))
-        self.segment_ids.clear()
+        self.chain.clear()
         self._before = None
 
     def discard(self) -> None:
@@ -91,24 +97,38 @@ class ChainAside:
         try:
             numbering = self._check_header(segment, segment_id)
             scanner = Scanner(segment.file(), segment.header, HEADER_BLOCK_BYTES, segment.end)
-            count, pause_at, rolls = 0, CHECK_STEP_BYTES, False
+            count, pause_at = 0, CHECK_STEP_BYTES
+            roll: BareEntry | None = None
+            ends: dict[int, int] = {}
             for entry in scanner.all():
                 count += 1
-                rolls = isinstance(entry, BareEntry) and entry.flag == ROLL_FLAG
+                roll = entry if isinstance(entry, BareEntry) and entry.flag == ROLL_FLAG else None
+                if isinstance(entry, ScannedEntry):
+                    if entry.header.base_offset < ends.get(entry.partition, 0):
+                        raise CorruptLog(path, entry.position, f"partition {entry.partition} goes back")
+                    ends[entry.partition] = entry.header.last_offset + 1
                 if entry.end > pause_at:
                     pause_at = entry.end + CHECK_STEP_BYTES
                     yield
-            if count != numbering.last_index - numbering.first_index + 1 or scanner.position != segment.end:
+            last = numbering.last_index
+            missing = last - numbering.first_index + 1 - count
+            if missing < 0 or (missing and not segment.header.generation) or scanner.position != segment.end:
                 raise CorruptLog(path, scanner.position, f"its entries end here, after {count}")
-            if not rolls:
+            if roll is None:
                 raise CorruptLog(path, scanner.position, "no roll ends it")
             for index in segment.indexes.values():
                 segment.load(index)
+                if index.runs and ends.get(index.partition) != index.end_offset:
+                    raise CorruptLog(
+                        path, scanner.position, f"the end of partition {index.partition} is missing"
+                    )
             segment.load_numbering()
+            if read_entries(segment, last, last, 1)[0].payload != roll.payload:
+                raise CorruptLog(path, roll.position, f"entry {last} is not in its place")
             segment.load_producers()
         finally:
             segment.close()
-        self.segment_ids.append(segment_id)
+        self.chain.append((segment_id, segment.header.generation))
         self._before = numbering
 
     def _check_header(self, segment: Segment, segment_id: int) -> Numbering:
@@ -119,28 +139,22 @@ class ChainAside:
             raise CorruptLog(segment.path, 0, "it is no sealed segment of a replicated range")
         before = self._before
         if before is not None and (
-            header.parents != (self.segment_ids[-1],)
+            header.parents != (self.chain[-1][0],)
             or header.numbered.first_index != before.last_index + 1
             or header.numbered.previous_term != before.last_term
         ):
-            raise CorruptLog(segment.path, 0, f"it does not continue segment {self.segment_ids[-1]}")
+            raise CorruptLog(segment.path, 0, f"it does not continue segment {self.chain[-1][0]}")
         return numbering
 
     def name(self, done: Done) -> None:
         """Make it the chain that a start goes on with: `done(None)` when that is durable. Never blocks; on an error
         nobody knows which one a start would find."""
         disk, directory = self._disk, self._directory
-        path = f"{directory}/{TAKING_OVER_NAME}"
-        if disk.exists(path + TEMPORARY_SUFFIX):
-            disk.remove(path + TEMPORARY_SUFFIX)  # of an attempt that was cut short
-        file = disk.open(path + TEMPORARY_SUFFIX, create=True)
 
-        def named(error: OSError | None) -> None:
-            file.close()
+        def written(error: OSError | None) -> None:
             if error is None:
                 try:
-                    disk.rename(path + TEMPORARY_SUFFIX, path)
-                    disk.start_flush_dir(directory, done)
+                    name_durably(disk, directory, TAKING_OVER_NAME, done)
                     return
                 except OSError as failure:
                     error = failure
@@ -149,20 +163,14 @@ class ChainAside:
         def names_are_durable(error: OSError | None) -> None:
             if error is None:
                 try:
-                    disk.start_flush(file, named)
+                    write_aside(disk, directory, TAKING_OVER_NAME, packed(self.chain), written)
                     return
                 except OSError as failure:
                     error = failure
-            file.close()
             done(error)
 
-        try:
-            file.pwritev((_packed(self.segment_ids),), 0)
-            # The copies' names first: whoever finds the list finds them.
-            disk.start_flush_dir(directory, names_are_durable)
-        except OSError:
-            file.close()
-            raise
+        # The copies' names first: whoever finds the list finds them.
+        disk.start_flush_dir(directory, names_are_durable)
 
 
 def is_taking_over(disk: Disk, directory: str) -> bool:
@@ -170,16 +178,11 @@ def is_taking_over(disk: Disk, directory: str) -> bool:
     return disk.exists(f"{directory}/{TAKING_OVER_NAME}")
 
 
-def named_chain(disk: Disk, directory: str) -> list[int] | None:
-    """The segments that are being taken over here; None where that has ended, or never began. Raises CorruptLog."""
-    path = f"{directory}/{TAKING_OVER_NAME}" if directory else TAKING_OVER_NAME
-    if not disk.exists(path):
-        return None
-    file = disk.open_readonly(path)
-    try:
-        return _unpacked(file.pread(file.size(), 0), path)
-    finally:
-        file.close()
+def named_chain(disk: Disk, directory: str) -> list[tuple[int, int]] | None:
+    """(segment id, generation) of those that are being taken over here; None where that has ended, or never began.
+    Raises CorruptLog."""
+    chain = read_checked(disk, directory, TAKING_OVER_NAME)
+    return [(segment_id, generation) for segment_id, generation in chain] if chain is not None else None
 
 
 def take_over(disk: Disk, directory: str, config: LogConfig) -> bool:
@@ -187,29 +190,37 @@ def take_over(disk: Disk, directory: str, config: LogConfig) -> bool:
 
     Blocks for the device. May be cut short anywhere and be called again. Raises CorruptLog, OSError.
     """
-    segment_ids = named_chain(disk, directory)
-    if segment_ids is None:
+    chain = named_chain(disk, directory)
+    if chain is None:
         return False
     path = f"{directory}/{TAKING_OVER_NAME}"
-    names = [segment_name(segment_id) for segment_id in segment_ids]
-    kept = {*names, *(name + TEMPORARY_SUFFIX for name in names)}
+    names = {
+        segment_name(segment_id) + TEMPORARY_SUFFIX: segment_name(segment_id, generation)
+        for segment_id, generation in chain
+    }
+    kept = {*names, *names.values()}
     for name in disk.list(directory):
         if parse_name(name) is not None and name not in kept:
             disk.remove(f"{directory}/{name}")
-    for name in names:
-        if disk.exists(f"{directory}/{name}{TEMPORARY_SUFFIX}"):
-            disk.rename(f"{directory}/{name}{TEMPORARY_SUFFIX}", f"{directory}/{name}")
-    _make_child(disk, directory, segment_ids[-1], config)
+    for copy, name in names.items():
+        if disk.exists(f"{directory}/{copy}"):
+            disk.rename(f"{directory}/{copy}", f"{directory}/{name}")
+    # When they were compacted is not known here: they are looked at again, and marks of deletion stay until then.
+    compacted = {
+        segment_id: Compacted(generation, None, True) for segment_id, generation in chain if generation
+    }
+    write_names_now(disk, directory, compacted)
+    _make_child(disk, directory, *chain[-1], config)
     disk.flush_dir(directory)
     disk.remove(path)
     disk.flush_dir(directory)
     return True
 
 
-def _make_child(disk: Disk, directory: str, last_id: int, config: LogConfig) -> None:
+def _make_child(disk: Disk, directory: str, last_id: int, generation: int, config: LogConfig) -> None:
     """The file that goes on after the last copy. Nothing was written to it, as long as `taking-over` is there."""
     cache = SegmentCache()
-    segment = Segment.open(disk, directory, last_id, cache, readonly=True)
+    segment = Segment.open(disk, directory, last_id, cache, readonly=True, generation=generation)
     try:
         assert segment.numbering is not None
         last = segment.numbering.last_index
@@ -225,15 +236,3 @@ def _make_child(disk: Disk, directory: str, last_id: int, config: LogConfig) -> 
             child.close()
     finally:
         segment.close()
-
-
-def _packed(segment_ids: Sequence[int]) -> bytes:
-    body: bytes = msgpack.packb(list(segment_ids))
-    return crc32c(body).to_bytes(4, "big") + body
-
-
-def _unpacked(data: bytes, path: str) -> list[int]:
-    if len(data) < 5 or crc32c(data[4:]) != int.from_bytes(data[:4], "big"):
-        raise CorruptLog(path, 0, "the list of the segments that are taken over is damaged")
-    segment_ids: list[int] = msgpack.unpackb(data[4:])
-    return segment_ids

@@ -12,7 +12,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from broker import topic_config
-from broker.broker_settings import Level
 from broker.call import Call
 from broker.topic import Topic
 from broker.topic_config import ConfigType
@@ -69,12 +68,12 @@ class _TopicResource:
 
 
 class _BrokerResource:
-    def __init__(self, node: Node, level: Level) -> None:
+    def __init__(self, node: Node, name: str) -> None:
         self._node = node
-        self._level = level
+        self._level, self._record = node.settings_of(name)
 
     def stored(self) -> dict[str, str]:
-        return self._node.stored_settings(self._level)
+        return self._node.stored_settings(self._record)
 
     def list_default(self, name: str) -> str:
         return self._node.settings.list_default(name)
@@ -83,7 +82,7 @@ class _BrokerResource:
         return self._node.settings.check(self._level, values)
 
     def replace(self, values: dict[str, str], done: Done) -> None:
-        self._node.configure(self._level, values, done)
+        self._node.configure(self._level, self._record, values, done)
 
 
 def find_resource(node: Node, kind: int, name: str) -> Resource:
@@ -96,7 +95,7 @@ def find_resource(node: Node, kind: int, name: str) -> Resource:
             raise KafkaError(ErrorCode.invalid_request, "there are no settings for all topics")
         return _TopicResource(node, find_topic(node, name))
     if kind == BROKER_RESOURCE:
-        return _BrokerResource(node, broker_level(node, name))
+        return _BrokerResource(node, name)
     raise KafkaError(ErrorCode.invalid_request, f"resources of type {kind} have no settings here")
 
 
@@ -110,19 +109,6 @@ def find_topic(node: Node, name: str) -> Topic:
     if topic is None:
         raise KafkaError(ErrorCode.unknown_topic_or_partition, f"topic {name!r} does not exist")
     return topic
-
-
-def broker_level(node: Node, name: str) -> Level:
-    """Which settings a broker resource of this name means; "" is all brokers.
-
-    Raises:
-        KafkaError: INVALID_REQUEST for another broker's id.
-    """
-    if name == "":
-        return Level.ALL_BROKERS
-    if name != str(node.config.node_id):
-        raise KafkaError(ErrorCode.invalid_request, f"this broker is {node.config.node_id}, not {name!r}")
-    return Level.BROKER
 
 
 def alter(

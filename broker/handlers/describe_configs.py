@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker import topic_config
-from broker.broker_settings import Entry, Level, Source
+from broker.broker_settings import Entry, Level, Source, broker_level
 from broker.call import Call
-from broker.handlers.config_resources import BROKER_RESOURCE, TOPIC_RESOURCE, broker_level, find_topic
+from broker.handlers.config_resources import BROKER_RESOURCE, TOPIC_RESOURCE, find_topic
 from broker.topic_config import Setting
 from wire.errors import ErrorCode, KafkaError
 
@@ -60,7 +60,7 @@ def _entries(node: Node, kind: int, name: str) -> Iterator[tuple[Entry, _Chain]]
         for setting in topic_config.SETTINGS.values():
             yield topic_entry(node, setting, config)
     elif kind == BROKER_RESOURCE:
-        level = broker_level(node, name)
+        level = broker_level(node.config.node_id, name)
         entries = node.settings.entries() if level is Level.BROKER else node.settings.set_for_all()
         for entry in entries:
             yield entry, tuple((source, entry.name, value) for source, value in entry.chain)

@@ -12,9 +12,8 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from broker.broker_settings import Level
+from broker.broker_settings import BrokerSettings, Level
 from broker.cluster_view import Broker
-from broker.config import BrokerConfig
 from broker.node_registry import NodeRegistry, views
 from broker.placement import NodeView
 from broker.ranges import log_starts, outcome_records
@@ -23,6 +22,7 @@ from broker.ranges.changes import LedTopics
 from broker.ranges.outcomes import RECOVERED_TERM
 from broker.ranges.participants import Participants
 from broker.ranges.placement import RangePlacement
+from broker.ranges.settings import record_of
 from broker.ranges.settling import RangesSettlement
 from broker.ranges.topics import RangeTopics
 from broker.ranges.view import RangesView
@@ -54,7 +54,7 @@ class Controller(StoreServices):
         store: MetaStore,
         term: int,
         scheduler: Scheduler,
-        config: BrokerConfig,
+        settings: BrokerSettings,
         topics: RangeTopics,
         view: RangesView,
         *,
@@ -67,7 +67,9 @@ class Controller(StoreServices):
         confirm: Callable[[Callable[[Exception | None], None]], None],
     ) -> None:
         """`topics` are all that `store` names. `confirm` says whether this node leads the metadata still."""
-        super().__init__(scheduler, config, new_uuid)
+        super().__init__(scheduler, settings.current, new_uuid)
+        # Those of the node: it follows what is recorded here, as every other one does.
+        self.settings = settings
         self.store = store
         self.term = term
         self.cluster = view
@@ -283,15 +285,30 @@ class Controller(StoreServices):
 
     # Settings.
 
-    def stored_settings(self, level: Level) -> dict[str, str]:
-        return {}
+    def settings_of(self, name: str) -> tuple[Level, str]:
+        """Of any member. They are checked by what this node's file says."""
+        if name == "":
+            return Level.ALL_BROKERS, record_of(Level.ALL_BROKERS, 0)
+        node = next((node for node in self._members() if name == str(node)), None)
+        if node is None:
+            raise KafkaError(ErrorCode.invalid_request, f"no broker of this cluster is {name!r}")
+        return Level.BROKER, record_of(Level.BROKER, node)
 
     def configure(
-        self, level: Level, values: dict[str, str], done: Callable[[KafkaError | None], None]
+        self,
+        level: Level,
+        record_key: str,
+        values: dict[str, str],
+        done: Callable[[KafkaError | None], None],
     ) -> None:
-        done(
-            KafkaError(
-                ErrorCode.unsupported_version,
-                "a broker's settings cannot be changed while it runs where ranges have groups of their own",
-            )
-        )
+        """`done` when it is durable; every node puts it in force when it hears of it."""
+        try:
+            lsn = self.store.apply([Put(record_key, values)]).lsn
+        except StoreFailed as failure:
+            done(unavailable(failure))
+            return
+        self.store.when_durable(lsn, lambda error: done(unavailable(error) if error is not None else None))
+
+    def reconfigure(self) -> None:
+        """Other settings are in force on this node."""
+        self._reconfigure()

@@ -31,6 +31,7 @@ from storage.files import delete_files
 from storage.format import CorruptLog
 from storage.layout import LogConfig, RangeHooks, RollEvent, TransactionalBatch
 from storage.replica import RangeReplica
+from storage.replica_compaction import ReplicaCompaction
 from storage.replica_front import ReplicaFront
 from storage.replica_recovery import create_replica, open_replica
 from storage.replica_takeover import is_taking_over
@@ -68,6 +69,7 @@ class Hosted:
         self.stage = Stage.MAKING
         self.range: RangeGroup | None = None
         self.front: ReplicaFront | None = None
+        self.compaction: ReplicaCompaction | None = None
         self.led_since_ms = self.led_since_monotonic_ms = 0
         """Since when this node leads it, or another one does, by both clocks."""
 
@@ -75,6 +77,13 @@ class Hosted:
         if stage not in TRANSITIONS[self.stage]:
             raise AssertionError(f"group {self.number} is {self.stage.value}, not {stage.value} next")
         self.stage = stage
+
+    def leave_files(self) -> None:
+        """Nothing is dropped or written anew any more."""
+        if self.front is not None:
+            self.front.close()
+        if self.compaction is not None:
+            self.compaction.close()
 
     @property
     def replica(self) -> RangeReplica | None:
@@ -323,7 +332,7 @@ class Hosting:
         hosted.range = RangeGroup(
             self._node_id, replica, partial(self._restore, hosted), lambda: self._led(hosted)
         )
-        hosted.front = ReplicaFront(self._disk, self._scheduler, replica)
+        self._care_for_files(hosted, replica)
         hosted.move(Stage.HERE)
         if group not in self._wanted:
             self._remove(hosted)
@@ -342,13 +351,19 @@ class Hosting:
                 self._scheduler.call_later(delay_ms, self._stand, hosted)
         assert joined is hosted.range.group
 
+    def _care_for_files(self, hosted: Hosted, replica: RangeReplica) -> None:
+        if hosted.compaction is not None:
+            hosted.compaction.close()
+        hosted.front = ReplicaFront(self._disk, self._scheduler, replica)
+        hosted.compaction = ReplicaCompaction(self._disk, self._scheduler, replica, hosted.front, self.cache)
+
     def _restore(self, hosted: Hosted, request: SnapshotRequest, done: Done) -> None:
         """What the replica needs next is gone at its leader."""
         assert hosted.range is not None
         assert hosted.front is not None
 
         def opened(replica: RangeReplica) -> None:
-            hosted.front = ReplicaFront(self._disk, self._scheduler, replica)
+            self._care_for_files(hosted, replica)
             replica.reconfigure(self._log_config(hosted.record))
             self._on_open(hosted.number, replica)
 
@@ -421,8 +436,7 @@ class Hosting:
         self.restores.forget(group)
         if group in self._host.groups:
             self._host.remove(group)
-        if hosted.front is not None:
-            hosted.front.close()
+        hosted.leave_files()
         replica = hosted.replica
         if replica is not None:
             try:
@@ -465,8 +479,7 @@ class Hosting:
         self._is_closed = True
         self.restores.close()
         for hosted in self.hosted.values():
-            if hosted.front is not None:
-                hosted.front.close()
+            hosted.leave_files()
             replica = hosted.replica
             if replica is not None:
                 try:

@@ -17,8 +17,10 @@ from uuid import UUID
 import msgpack
 
 from broker.cluster_view import NOBODY, Broker
+from broker.compactor import Worker
 from broker.config import BrokerConfig
 from broker.ranges.arrival import Arrival
+from broker.ranges.compaction import RangeCompactor
 from broker.ranges.controller import Controller
 from broker.ranges.hosting import Hosting
 from broker.ranges.leaders import Leaders
@@ -29,6 +31,7 @@ from broker.ranges.moving import Moving
 from broker.ranges.node import RangesNode
 from broker.ranges.record_watch import RecordWatch
 from broker.ranges.retention import RangeRetention
+from broker.ranges.settings import FollowedSettings
 from broker.ranges.topics import RangeTopics
 from broker.ranges.transactions import RangeTransactions
 from broker.ranges.view import RangesView
@@ -75,6 +78,7 @@ class RangesMember:
         jitter: Callable[[], float],
         new_uuid: Callable[[], UUID],
         relay: Relay,
+        compaction_worker: Worker,
         *,
         on_ready: Callable[[], None],
         on_controller: Callable[[int], None],
@@ -168,7 +172,6 @@ class RangesMember:
             lambda *wish: self._wish_log_starts(*wish),
         )
         self._retention = RangeRetention(
-            config,
             scheduler,
             self.topics,
             self.hosting,
@@ -197,6 +200,15 @@ class RangesMember:
             first_number=new_uuid().int >> 76,
         )
         self._looks = Paced(scheduler, LOOK_MS, self._look)
+        self._compactor = RangeCompactor(
+            scheduler,
+            self.topics,
+            self.hosting,
+            compaction_worker,
+            self.transactions.outcomes.resolved,
+            interval_ms=config.compaction_interval_ms,
+            max_keys=config.limits.compaction_keys,
+        )
         self.leaderships = Leaderships(
             node_id,
             scheduler,
@@ -218,8 +230,9 @@ class RangesMember:
             came=self.leaderships.changed,
             dropped=self._tell_dropped,
         )
+        self._settings = FollowedSettings(config, self._reconfigured)
         self.node = RangesNode(
-            config,
+            self._settings.settings,
             scheduler,
             self.topics,
             self.view,
@@ -261,6 +274,7 @@ class RangesMember:
         self.metadata.join(self.host, state, Membership(frozenset(self._arrival.founding.peers)))
         self._metadata_group = self.metadata.group
         view = self.metadata.view
+        self._settings.watch(view)
         self._records.watch(view)
         self.transactions.watch(view)
         self.log_starts.watch(view)
@@ -270,6 +284,11 @@ class RangesMember:
         self._neighbours.turn()
 
     # The ranges.
+
+    def _reconfigured(self, config: BrokerConfig) -> None:
+        self.topics.reconfigure(config)
+        if self.node.controller is not None:
+            self.node.controller.reconfigure()
 
     def _range_is_gone(self, group: int) -> None:
         self.leaderships.forget(group)
@@ -332,7 +351,7 @@ class RangesMember:
                 store,
                 term,
                 life,
-                self._config,
+                self._settings.settings,
                 self.topics,
                 self.view,
                 members=self._voters,
@@ -515,6 +534,7 @@ class RangesMember:
 
     def _close(self, done: Callable[[], None]) -> None:
         self._retention.close()
+        self._compactor.close()
         self.log_starts.close()
         self._neighbours.close()
         self.moving.close()

@@ -13,10 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from broker.broker_settings import BrokerSettings
 from broker.call import Call
 from broker.cluster_view import NOBODY, ClusterView
 from broker.config import BrokerConfig
-from broker.handlers import HANDLERS, metadata
+from broker.handlers import HANDLERS, describe_configs, metadata
+from broker.handlers.config_resources import BROKER_RESOURCE
 from broker.ranges.admissions import Admissions
 from broker.ranges.controller import Controller
 from broker.ranges.log_starts import LogStarts
@@ -55,7 +57,7 @@ class RangesNode:
 
     def __init__(
         self,
-        config: BrokerConfig,
+        settings: BrokerSettings,
         scheduler: Scheduler,
         topics: RangeTopics,
         view: ClusterView,
@@ -64,14 +66,14 @@ class RangesNode:
         log_starts: LogStarts,
         admissions: Admissions,
     ) -> None:
-        self.config = config
+        self.settings = settings
         self.scheduler = scheduler
         self.topics = topics
         self.cluster = view
         self.changes = log_starts
         self.coordinator = admissions
         """What takes writes asks it, as a node asks its coordinator."""
-        self.read_ahead_budget = Budget(config.limits.read_ahead_bytes)
+        self.read_ahead_budget = Budget(self.config.limits.read_ahead_bytes)
         self.controller: Controller | None = None
         self._relay = relay
         self._cluster_id = cluster_id
@@ -86,7 +88,13 @@ class RangesNode:
             ApiKey.API_VERSIONS: self._api_versions,
             ApiKey.METADATA: self._metadata,
             ApiKey.PRODUCE: self._produce,
+            ApiKey.DESCRIBE_CONFIGS: self._describe_configs,
         }
+
+    @property
+    def config(self) -> BrokerConfig:
+        """What is in force."""
+        return self.settings.current
 
     @property
     def cluster_id(self) -> str:
@@ -147,6 +155,14 @@ class RangesNode:
             metadata.handle(self, call, request)  # type: ignore[arg-type]  # a node, as far as handlers go
         else:
             self._at_the_leader(HANDLERS[ApiKey.METADATA])(node, call, request)
+
+    def _describe_configs(self, node: Any, call: Call, request: Any) -> None:
+        """What this node's file says is known here alone."""
+        own = BROKER_RESOURCE, str(self.config.node_id)
+        if any((one.resource_type, one.resource_name) != own for one in request.resources):
+            self._at_the_leader(HANDLERS[ApiKey.DESCRIBE_CONFIGS])(node, call, request)
+        else:
+            describe_configs.handle(self, call, request)  # type: ignore[arg-type]  # a node, as far as handlers go
 
     def _knows(self, wanted: Any) -> bool:
         topic_id = getattr(wanted, "topic_id", None)

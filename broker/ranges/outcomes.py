@@ -15,11 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from broker.ranges.records import SEGMENTS_PER_RANGE, first_segment
 from storage.layout import TransactionalBatch
 from txn import keys
 from txn.metastore import Change, Event, MetaStore, Snapshot
 from txn.partition import Partition
-from txn.transaction import State, WritesBySegment, extend, span
+from txn.transaction import State, WritesBySegment, extend
 
 RECOVERED_TERM = "recovered_term"
 """In the record NODE: what began under a coordinator of an earlier term has a header there, or was aborted."""
@@ -32,6 +33,8 @@ class Outcomes:
         self._view = view
         self._settled = settled
         self._undecided: dict[keys.TxnKey, dict[Partition, WritesBySegment]] = {}
+        self._without: set[keys.TxnKey] = set()
+        """Those of them that had no header when something of them was found: none may ever be told."""
         self._loaded: dict[Partition, int] = {}
         """Below that offset all that is under /aborted is known to the partition."""
 
@@ -71,6 +74,8 @@ class Outcomes:
         if outcome is State.ABORTED:
             partition.transactions.add_aborted(key[0], first, last)
             return
+        if outcome is None:
+            self._without.add(key)
         segments = self._undecided.setdefault(key, {}).setdefault(partition, {})
         extend(segments, partition.segment_of(first), first, last)
         if key not in partition.transactions:
@@ -92,17 +97,32 @@ class Outcomes:
     def resolved(self, partition: Partition) -> int:
         """Everything below has its outcome on record (T8)."""
         view = self._view()
-        for segment_id in reversed(partition.segments()):
+        for segment_id in reversed([*partition.segments(), *self._later(partition, keys.RESOLVED)]):
             record = view.get(keys.resolved(segment_id))
             if record is not None and partition.index in record.value:
                 return int(record.value[partition.index])
         return 0
 
+    def _later(self, partition: Partition, prefix: str) -> list[int]:
+        """Segments of the range that are not in this replica's log yet, of which something is on record: the metadata
+        may be ahead of the log."""
+        own = partition.segments()
+        if not own:
+            return []
+        end = first_segment(own[-1] // SEGMENTS_PER_RANGE + 1)
+        later: dict[int, None] = {}
+        for key, _ in self._view().scan(prefix, f"{prefix}{own[-1]:020d}{keys.LAST}"):
+            segment_id = int(key.split("/")[2])
+            if segment_id >= end:
+                break
+            later[segment_id] = None
+        return list(later)
+
     def _load(self, partition: Partition) -> int:
         """Take in what is under /aborted; up to where it says all."""
         resolved = self.resolved(partition)
         view = self._view()
-        for segment_id in partition.segments():
+        for segment_id in [*partition.segments(), *self._later(partition, keys.ABORTED)]:
             for key, record in view.scan(keys.aborted_in(segment_id, partition.index)):
                 last, producer_id = record.value
                 if last >= partition.log_start_offset:
@@ -124,6 +144,13 @@ class Outcomes:
                 state = State(event.new.value["state"])
                 if state in (State.COMMITTED, State.ABORTED):
                     self.decide(keys.parse_txn(event.key), aborted=state is State.ABORTED)
+
+    def resolved_told(self, _: Iterable[Event]) -> None:
+        """A watch of /resolved/: what was found after its header had gone is decided by that alone."""
+        self._without &= self._undecided.keys()
+        for key in list(self._without):
+            if self._outcome(key) is None:
+                self._without_header(key, self.recovered_term())
 
     def look(self) -> None:
         """At all that is undecided here: another coordinator may have ended what the one before left."""
@@ -153,9 +180,9 @@ class Outcomes:
         """The outcome of a transaction, which is final; harmless when repeated."""
         writes = self._undecided.pop(key, {})
         for partition, segments in writes.items():
-            if aborted:
-                first, last = span(segments)
-                partition.transactions.add_aborted(key[0], first, last)
+            for write in segments.values() if aborted else ():
+                # Each by its own first batch: that is the name of the record of it, which another one's must not have.
+                partition.transactions.add_aborted(key[0], write.first, write.last)
             partition.transactions.closed(key)
             partition.wake()
 

@@ -50,7 +50,7 @@ class Restores:
         self._disk = disk
         self._scheduler = scheduler
         self._send = send
-        self._source = SegmentSource(replica_of, send)
+        self._source = SegmentSource(replica_of, send, scheduler.monotonic_ms)
         self._waiting: deque[tuple[Restorable, SnapshotRequest, Done]] = deque()
         self._running: dict[int, RangeRestore] = {}
 
@@ -58,6 +58,14 @@ class Restores:
         """As `raftish.host.LogMachine.restore`."""
         self._waiting.append((one, request, done))
         self._scheduler.call_soon(self._next)
+
+    def is_replacing(self, group: int) -> bool:
+        """Whether its log here is about to be replaced."""
+        return group in self._running or any(one.number == group for one, _, _ in self._waiting)
+
+    def is_served(self, group: int) -> bool:
+        """Whether another node is fetching its segments from here."""
+        return self._source.is_asked(group, self._scheduler.monotonic_ms())
 
     def heard(self, peer: int, note: Sequence[Any]) -> None:
         kind, group, *_ = note

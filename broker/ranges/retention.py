@@ -11,7 +11,6 @@ import logging
 from collections.abc import Mapping
 
 from broker import topic_config
-from broker.config import BrokerConfig
 from broker.ranges.hosting import Hosted, Hosting, Stage
 from broker.ranges.log_starts import LogStarts
 from broker.ranges.topics import RangeTopics, ReplicatedTopic
@@ -30,7 +29,6 @@ class RangeRetention:
 
     def __init__(
         self,
-        config: BrokerConfig,
         scheduler: Scheduler,
         topics: RangeTopics,
         hosting: Hosting,
@@ -38,7 +36,6 @@ class RangeRetention:
         *,
         interval_ms: int,
     ) -> None:
-        self._config = config
         self._scheduler = scheduler
         self._topics = topics
         self._hosting = hosting
@@ -84,10 +81,10 @@ class RangeRetention:
         self._log_starts.move_log_starts(topic, starts, moved)
 
     def _setting(self, topic: ReplicatedTopic, name: str) -> int:
-        return int(topic_config.effective(topic.config, name, self._config))
+        return int(topic_config.effective(topic.config, name, self._topics.config))
 
     def _policy(self, topic: ReplicatedTopic, partitions: int) -> Policy:
-        cleanup = topic_config.effective(topic.config, "cleanup.policy", self._config)
+        cleanup = topic_config.effective(topic.config, "cleanup.policy", self._topics.config)
         per_partition = self._setting(topic, "retention.bytes")
         return Policy(
             "delete" in cleanup.split(","),

@@ -168,13 +168,16 @@ class RangeTopics:
             self._by_name[name] = self._by_id[topic_id] = topic
         elif config != topic.config:
             topic.config, topic.rules = config, Rules.of(config, self.config)
-            for group, _ in topic.groups:
-                replica = self._replica_of(group)
-                if replica is not None:
-                    replica.reconfigure(topic.rules.log_config(self.config))
+            self._put_in_force(topic)
         for first, last, group in groups:
             if first == len(topic.partitions):
                 self._grow(topic, group, first, last)
+
+    def _put_in_force(self, topic: ReplicatedTopic) -> None:
+        for group, _ in topic.groups:
+            replica = self._replica_of(group)
+            if replica is not None:
+                replica.reconfigure(topic.rules.log_config(self.config))
 
     def _grow(self, topic: ReplicatedTopic, group: int, first: int, last: int) -> None:
         replica = self._replica_of(group)
@@ -247,3 +250,4 @@ class RangeTopics:
         self.config = config
         for topic in self._by_name.values():
             topic.rules = Rules.of(topic.config, config)
+            self._put_in_force(topic)

@@ -67,6 +67,7 @@ class RangeTransactions:
     def watch(self, view: MetaStore) -> None:
         """From now on, of the metadata as this node has them."""
         view.watch(self.outcomes.headers_told, prefix=keys.TXNS)
+        view.watch(self.outcomes.resolved_told, prefix=keys.RESOLVED)
         view.watch(self._node_told, key=keys.NODE)
 
     def _node_told(self, events: list[Event]) -> None:

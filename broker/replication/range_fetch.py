@@ -2,13 +2,16 @@
 
     behind                              the node that has them
     segments?  group               ->
-                                   <-   segments  group [[id, size], ...]   the sealed ones, in chain order
-    piece?  group id position      ->
-                                   <-   piece  group id position bytes      None: that segment is gone by now
+                                   <-   segments  group [[id, generation, size], ...]   the sealed ones, in chain order
+    piece?  group id generation
+            position               ->
+                                   <-   piece  group id generation position bytes       None: that file is gone by now
 
-Any node may be asked: what is sealed is committed, so its files stand. A segment that retention takes meanwhile takes
-nothing from those after it: the chain begins later then. What is lost on the way is asked for again; when the other
-node stays silent, or has nothing of use, the fetch fails, nothing has changed, and the group begins another one.
+Any node may be asked: what is sealed is committed, so its files stand. Where one goes meanwhile the list is asked for
+anew. A segment that retention took takes nothing from those after it: the chain begins later then. Where compaction has
+written one anew that is here already, all begins anew: of two files of different compactions one may have what the
+other no longer knows to be deleted. What is lost on the way is asked for again; when the other node stays silent, or
+has nothing of use, the fetch fails, nothing has changed, and the group begins another one.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from __future__ import annotations
 import errno
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 from broker.replication.patient_question import PatientQuestion
 from broker.replication.transfer import PART_BYTES, FetchFailed, Send
@@ -26,6 +29,9 @@ from storage.format import CorruptLog
 from storage.replica import RangeReplica
 from storage.replica_takeover import ChainAside
 
+FETCHING_MS: Final = 10_000
+"""So long after a question it is taken for granted that another one comes."""
+
 
 class SegmentSource:
     """The side that has them. Damage found while serving is the other side's to see, by its checks."""
@@ -34,30 +40,46 @@ class SegmentSource:
         self,
         replica_of: Callable[[int], RangeReplica | None],
         send: Send,
+        now_ms: Callable[[], int],
         *,
         piece_bytes: int = PART_BYTES,
     ) -> None:
         self._replica_of = replica_of
         self._send = send
+        self._now_ms = now_ms
         self._piece_bytes = piece_bytes
+        self._asked_ms: dict[int, int] = {}
+
+    def is_asked(self, group: int, now_ms: int) -> bool:
+        """Whether somebody is fetching this range's segments just now."""
+        return now_ms - self._asked_ms.get(group, -FETCHING_MS) < FETCHING_MS
 
     def heard(self, peer: int, note: Sequence[Any]) -> None:
         kind, group, *rest = note
+        self._asked_ms[group] = self._now_ms()
         replica = self._replica_of(group)
         if replica is None or replica.state != "OPEN":
             return
         sealed = {one.segment_id: one for one in replica.segments if one.state == "SEALED"}
         if kind == "segments?":
-            names = [[segment.segment_id, segment.file_size] for segment in sealed.values()]
+            names = [
+                [segment.segment_id, segment.header.generation, segment.file_size]
+                for segment in sealed.values()
+            ]
             self._send(peer, ["segments", group, names])
         elif kind == "piece?":
-            segment_id, position = rest
+            segment_id, generation, position = rest
             segment = sealed.get(segment_id)
+            is_it = segment is not None and segment.header.generation == generation
             try:
-                data = segment.file().pread(self._piece_bytes, position) if segment is not None else None
+                data = (
+                    segment.file().pread(self._piece_bytes, position)
+                    if segment is not None and is_it
+                    else None
+                )
             except OSError:
                 return  # it asks again, or another node
-            self._send(peer, ["piece", group, segment_id, position, data])
+            self._send(peer, ["piece", group, segment_id, generation, position, data])
 
 
 class SegmentFetch:
@@ -83,8 +105,8 @@ class SegmentFetch:
         self._least_index = least_index
         self._done = done
         self._is_over = False
-        self._names: deque[tuple[int, int]] = deque()
-        """(id, size) of those that are not here yet; the first one is being fetched."""
+        self._names: deque[tuple[int, int, int]] = deque()
+        """(id, generation, size) of those that are not here yet; the first one is being fetched."""
         self._file: File | None = None
         self._position = -1
         """What is asked for of the first one; -1: nothing."""
@@ -116,15 +138,25 @@ class SegmentFetch:
             self._end(error)
 
     def _heard_names(self, names: Sequence[Sequence[int]]) -> None:
-        self._names.extend((segment_id, size) for segment_id, size in names)
-        if not self._names:
+        found = [(segment_id, generation, size) for segment_id, generation, size in names]
+        there = {segment_id: generation for segment_id, generation, _ in found}
+        here = self._aside.chain
+        goes_on = bool(here) and here[-1][0] in there
+        if not goes_on or any(there.get(number, generation) != generation for number, generation in here):
+            self._aside.start_over()
+            self._names = deque(found)
+        else:
+            self._names = deque(one for one in found if one[0] > here[-1][0])
+        if not found:
             self.give_up(f"node {self.source} has no sealed segments")
-            return
-        self._begin_next()
+        elif self._names:
+            self._begin_next()
+        else:
+            self._has_all()
 
-    def _heard_piece(self, segment_id: int, position: int, data: bytes | None) -> None:
-        wanted, size = self._names[0]
-        if (segment_id, position) != (wanted, self._position):
+    def _heard_piece(self, segment_id: int, generation: int, position: int, data: bytes | None) -> None:
+        *wanted, size = self._names[0]
+        if [segment_id, generation, position] != [*wanted, self._position]:
             return
         assert self._file is not None
         if data is None:
@@ -152,15 +184,11 @@ class SegmentFetch:
         self._ask_piece()
 
     def _gone(self) -> None:
-        """Retention took it there, and all before it with it."""
-        segment_id, _ = self._names.popleft()
+        """Retention took it there, and all before it with it, or compaction has written it anew."""
         self._close_file()
-        self._disk.remove(self._aside.path(segment_id))
-        self._aside.start_over()
-        if not self._names:
-            self.give_up(f"node {self.source} has none of the segments that it named any more")
-            return
-        self._begin_next()
+        self._disk.remove(self._aside.path(self._names[0][0]))
+        self._position = -1
+        self._question.ask(["segments?", self._group])
 
     def _flushed(self, error: OSError | None) -> None:
         if self._is_over:
@@ -192,7 +220,11 @@ class SegmentFetch:
                 self._begin_next()
             except OSError as error:
                 self._end(error)
-        elif self._aside.last_index < self._least_index:
+        else:
+            self._has_all()
+
+    def _has_all(self) -> None:
+        if self._aside.last_index < self._least_index:
             self.give_up(
                 f"the segments of node {self.source} end with entry {self._aside.last_index}, "
                 f"{self._least_index} is needed"
@@ -202,7 +234,7 @@ class SegmentFetch:
             self._done(None)
 
     def _ask_piece(self) -> None:
-        self._question.ask(["piece?", self._group, self._names[0][0], self._position])
+        self._question.ask(["piece?", self._group, *self._names[0][:2], self._position])
 
     def _close_file(self) -> None:
         if self._file is not None:

@@ -65,7 +65,9 @@ class RetentionWorld(World):
         node.front = ReplicaFront(node.disk, node.clock, replica)
         node.restore = None
         send = partial(self._say, node.name)
-        node.source = SegmentSource(lambda group: node.replica, send, piece_bytes=PIECE_BYTES)
+        node.source = SegmentSource(
+            lambda group: node.replica, send, node.clock.monotonic_ms, piece_bytes=PIECE_BYTES
+        )
         return RangeGroup(node.name, replica, partial(self._restore, node, send))
 
     def _restore(self, node, send, request, done):

@@ -20,6 +20,8 @@ from broker.ranges.member import RangesMember
 from broker.replication.folder import OF_RANGES, claim
 from broker.replication.life import Life
 from broker.session import Session
+from storage.compaction_rewrite import rewrite
+from storage.format import CorruptLog
 from tests.cluster.sim_cluster import RAFT, Link, nothing_is_lost
 from txn.metastore import MetaStoreError
 from wire.apis import ApiKey
@@ -72,6 +74,29 @@ class Relay:
             RelayedTo(there.node, frame, done)
 
 
+class SimCompaction:
+    """A `broker.compactor.Worker` on the node's disk: it takes a while to write, and until that is known."""
+
+    def __init__(self, cluster, node, life):
+        self.cluster = cluster
+        self.disk = cluster.disks[node]
+        self.life = life
+
+    def _later(self, call, *args):
+        self.life.call_later(self.cluster.rng.choice((1, 10, 200)), call, *args)
+
+    def run(self, job, done):
+        self._later(self._work, job, done)
+
+    def _work(self, job, done):
+        try:
+            outcome = rewrite(self.disk, job)
+        except (OSError, CorruptLog):
+            outcome = None  # the replica is gone from here meanwhile
+        self.cluster.jobs[outcome is not None] += 1
+        self._later(done, outcome)
+
+
 class SimRanges:
     lost = staticmethod(nothing_is_lost)
 
@@ -88,6 +113,8 @@ class SimRanges:
         self.fatal: list[Exception] = []
         self.told: dict[int, tuple[int, ...]] = {}
         """`--peers` of nodes that came later."""
+        self.jobs = {True: 0, False: 0}
+        """Compactions that were done, and that failed."""
         self.removed: set[int] = set()
         """Nodes that heard that they are out, and ended."""
         for node in self.names:
@@ -109,6 +136,7 @@ class SimRanges:
             self.rng.random,
             lambda: uuid.UUID(int=self.rng.getrandbits(128), version=4),
             Relay(self, node),
+            SimCompaction(self, node, life),
             on_ready=lambda: None,
             on_controller=lambda term: None,
             fatal=lambda error: self._failed(node, error),
@@ -351,6 +379,10 @@ class Operator:
 class Writer:
     """An idempotent producer of one partition, one batch at a time, that goes where it is told the leader is."""
 
+    largest = 4000
+    """Bytes that a value is made longer by, at most."""
+    pack = staticmethod(batch)
+
     def __init__(self, cluster, topic, partition):
         self.cluster = cluster
         self.topic = topic
@@ -385,13 +417,13 @@ class Writer:
             count = cluster.rng.randint(1, 3)
             self.waiting = [
                 f"{self.topic}-{self.partition}-{self.count + n}".encode()
-                + b"." * cluster.rng.randrange(4000)
+                + b"." * cluster.rng.randrange(self.largest)
                 for n in range(count)
             ]
             self.count += count
         else:
             self.repeats += 1
-        data = batch(
+        data = self.pack(
             *self.waiting,
             producer_id=self.producer_id,
             epoch=0,

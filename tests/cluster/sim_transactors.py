@@ -47,6 +47,8 @@ class Transactor:
     `committed`, `aborted`: the values of transactions of which the end was answered; `unknown`: it never was.
     """
 
+    pack = staticmethod(batch)
+
     def __init__(self, cluster, name, topic, partitions, protocol, timeout_ms=60_000, replaced=0.0):
         self.cluster = cluster
         self.name = name
@@ -132,7 +134,7 @@ class Transactor:
                 return None
         if sequence is None:
             sequence = self.take(partition, values)
-        data = batch(
+        data = self.pack(
             *values, producer_id=self.producer_id, epoch=self.epoch, sequence=sequence, transactional=True
         )
         answer = self.ask(

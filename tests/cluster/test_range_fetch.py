@@ -35,6 +35,7 @@ class Fetching:
         self.source = SegmentSource(
             lambda group: self.theirs.replica if group == GROUP else None,
             lambda peer, note: self.answers.append(note),
+            self.theirs.scheduler.monotonic_ms,
             piece_bytes=piece_bytes,
         )
         self.aside = aside_of(self.mine.disk)
@@ -73,7 +74,7 @@ class Fetching:
 def test_all_sealed_segments_come_by_pieces() -> None:
     fetching = Fetching()
     assert fetching.run() is None
-    assert fetching.aside.segment_ids == [1, 2, 3, 4]
+    assert fetching.aside.chain == [(n, 0) for n in (1, 2, 3, 4)]
     assert fetching.aside.last_index == LAST
     for segment in fetching.theirs.replica.segments[:-1]:
         path = fetching.aside.path(segment.segment_id)
@@ -113,7 +114,7 @@ def test_a_node_that_is_silent_is_asked_so_often_and_no_more() -> None:
 
 def test_what_retention_takes_meanwhile_takes_nothing_from_the_rest() -> None:
     fetching = Fetching()
-    while fetching.aside.segment_ids != [1] or fetching.fetch._position < 700:
+    while fetching.aside.chain != [(1, 0)] or fetching.fetch._position < 700:
         fetching.deliver()
     replica = fetching.theirs.replica
     for partition, end in replica.segments[1].end_offsets().items():
@@ -121,7 +122,7 @@ def test_what_retention_takes_meanwhile_takes_nothing_from_the_rest() -> None:
     assert ReplicaFront(fetching.theirs.disk, fetching.theirs.scheduler, replica).drop() == [1, 2]
     fetching.theirs.scheduler.advance(50)
     assert fetching.run() is None
-    assert fetching.aside.segment_ids == [3, 4]
+    assert fetching.aside.chain == [(3, 0), (4, 0)]
     assert [name for name in fetching.mine.disk.list("r") if name.endswith(".seg.tmp")] == [
         fetching.aside.path(3).split("/")[1],
         fetching.aside.path(4).split("/")[1],
@@ -191,9 +192,9 @@ def test_a_piece_that_was_changed_on_the_way_fails_the_fetch() -> None:
     fetching = Fetching()
     fetching.deliver()
     fetching.source.heard(BEHIND, fetching.questions.popleft())
-    kind, group, segment_id, position, data = fetching.answers.pop()
+    *place, data = fetching.answers.pop()
     changed = data[:200] + bytes([data[200] ^ 4]) + data[201:]
-    fetching.answers.append([kind, group, segment_id, position, changed])
+    fetching.answers.append([*place, changed])
     told = fetching.run()
     assert isinstance(told, FetchFailed)
     assert "is no segment of this range" in str(told)
@@ -238,3 +239,37 @@ def test_no_file_of_the_old_log_is_removed_any_more_when_the_files_change_hands(
     assert [name for name in mine.disk.list("r") if name.endswith(".seg")] == [
         f"{number:020d}.seg" for number in range(1, 6)
     ]
+
+
+def test_what_compaction_writes_anew_meanwhile_is_fetched_anew() -> None:
+    fetching = Fetching()
+    segments = fetching.theirs.replica.segments
+
+    def written_anew(*numbers: int) -> None:
+        """As far as a fetch can see."""
+        for segment in segments:
+            if segment.segment_id in numbers:
+                segment.header = segment.header._replace(generation=1)
+
+    while fetching.aside.chain != [(1, 0), (2, 0)] or fetching.fetch._position < 700:
+        fetching.deliver()
+    written_anew(4)
+    while len(fetching.aside.chain) < 3:
+        fetching.deliver()
+    written_anew(2)
+    while fetching.aside.chain and not fetching.told:
+        fetching.deliver()
+    assert not fetching.told
+    assert fetching.fetch._names[0][:2] == (1, 0), "from the begin on: the second one is another file now"
+
+
+def test_what_compaction_writes_anew_before_it_has_come_costs_nothing() -> None:
+    fetching = Fetching()
+    segments = fetching.theirs.replica.segments
+    while fetching.aside.chain != [(1, 0), (2, 0)] or fetching.fetch._position < 700:
+        fetching.deliver()
+    segments[3].header = segments[3].header._replace(generation=1)
+    while fetching.fetch._names[0][:2] in ((3, 0), (4, 0)):
+        fetching.deliver()
+    assert fetching.aside.chain == [(1, 0), (2, 0), (3, 0)]
+    assert fetching.fetch._names[0][:2] == (4, 1)
