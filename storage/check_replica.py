@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from storage import ancestry
 from storage.cache import SegmentCache
 from storage.disk import Disk
 from storage.format import (
@@ -28,10 +29,14 @@ class Judged(NamedTuple):
 
 
 def a_numbered_header(disk: Disk, folder: str) -> HeaderBlock | None:
-    """Of some segment here, if it is of a replicated range."""
+    """Of some segment of the log here, if it is of a replicated range."""
+    try:
+        before = ancestry.read(disk, folder).by_id
+    except CorruptLog:
+        before = {}
     for name in disk.list(folder):
         parsed = parse_name(name)
-        if parsed is None or parsed.suffix != SEGMENT_SUFFIX:
+        if parsed is None or parsed.suffix != SEGMENT_SUFFIX or parsed.segment_id in before:
             continue
         file = disk.open_readonly(f"{folder}/{name}" if folder else name)
         try:
@@ -71,7 +76,7 @@ def judge(disk: Disk, folder: str, header: HeaderBlock) -> Judged:
         return Judged({}, error)
     finally:
         scan.close()
-    reached = {found.segment.segment_id for found in scan.found}
+    reached = {one.segment_id for one in (*scan.before, *(found.segment for found in scan.found))}
     left_over = {
         f"{before}{name}": "the log does not reach it"
         for name in disk.list(folder)

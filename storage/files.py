@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 
 from storage.disk import Disk
 from storage.format import (
+    ANCESTORS_NAME,
     CHECKPOINT_SUFFIX,
     LOG_STARTS_NAME,
     SEGMENT_SUFFIX,
@@ -20,7 +21,9 @@ from storage.format import (
 )
 
 _OF_THE_FOLDER = tuple(
-    name + suffix for name in (LOG_STARTS_NAME, TAKING_OVER_NAME) for suffix in ("", TEMPORARY_SUFFIX)
+    name + suffix
+    for name in (LOG_STARTS_NAME, TAKING_OVER_NAME, ANCESTORS_NAME)
+    for suffix in ("", TEMPORARY_SUFFIX)
 )
 """Files that go with their folder alone."""
 

@@ -55,6 +55,7 @@ SETTLED_SUFFIX: Final = ".settled"
 TEMPORARY_SUFFIX: Final = ".tmp"
 LOG_STARTS_NAME: Final = "log-starts"
 TAKING_OVER_NAME: Final = "taking-over"
+ANCESTORS_NAME: Final = "ancestors"
 MAX_PARENTS: Final = 256
 MAX_MEMBERS_BYTES: Final = 512
 

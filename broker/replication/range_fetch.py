@@ -48,7 +48,7 @@ class SegmentSource:
             return
         sealed = {one.segment_id: one for one in replica.segments if one.state == "SEALED"}
         if kind == "segments?":
-            names = [[segment.segment_id, segment.file_size] for segment in sealed.values()]
+            names = [[one.segment_id, one.file_size] for one in replica.own_segments if one.state == "SEALED"]
             self._send(peer, ["segments", group, names])
         elif kind == "piece?":
             segment_id, position = rest
