@@ -51,7 +51,8 @@ class Leaderships:
         said: list[list[Any]] = []
         for hosted in self._hosting.led():
             led = self._view.led(hosted)
-            said.append([hosted.number, hosted.led_since_monotonic_ms, led.voters, led.learners, led.step])
+            state = led.voters, led.learners, led.step, led.is_here, led.is_retired
+            said.append([hosted.number, hosted.led_since_monotonic_ms, *state])
         if said == self._said or self._is_closed:
             return
         self._said = said

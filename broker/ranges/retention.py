@@ -51,7 +51,7 @@ class RangeRetention:
 
     def sweep(self) -> None:
         for hosted in list(self._hosting.hosted.values()):
-            if hosted.stage is not Stage.HERE or hosted.range is None:
+            if hosted.stage is not Stage.HERE or hosted.range is None or hosted.record.retired:
                 continue
             if hosted.front is not None:
                 # The newest sealed segment of before may have become an older one.

@@ -46,7 +46,10 @@ class Reports:
         group, indexes = words
         partitions = self._topics.partitions_of(group)
         wanted = [partitions[index] for index in indexes if index in partitions]
-        if not wanted or not all(self._view.leads(one) and self._view.knows_end(one) for one in wanted):
+        replica = self._topics.replica_of(group)
+        if not wanted or not all(
+            one.log is replica and self._view.leads(one) and self._view.knows_end(one) for one in wanted
+        ):
             answer(None)
             return
         answer([self._of(partition) for partition in wanted])

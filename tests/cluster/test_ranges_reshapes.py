@@ -1,0 +1,104 @@
+"""Ranges with groups of their own are split and merged, in virtual time: under load, over faults.
+
+SEALOG_RESHAPE_SEEDS: how many seeds of faults, 12 by default.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+import pytest
+
+from tests.cluster.sim_ranges import SimRanges, Writer
+from tests.cluster.sim_reshapes import Reshaper, layout, spans
+from tests.cluster.sim_transactors import PARTITIONS, live_through_faults
+
+SEEDS = int(os.environ.get("SEALOG_RESHAPE_SEEDS", "12"))
+CHUNK = 6
+
+
+def written(cluster, writers, count):
+    for writer in writers:
+        goal = len(writer.acked) + count
+        while len(writer.acked) < goal:
+            writer.step()
+
+
+def settled(cluster, count):
+    """Only so many ranges are on record, and all is at rest."""
+    cluster.run_until(lambda: all(len(one.topics.ranges) == count for one in cluster.members.values()))
+
+
+def check(cluster, writers):
+    """All that was acknowledged is there, at its offset, once."""
+    cluster.controller()
+    cluster.whole()
+    for writer in writers:
+        leader = cluster.leader("t", writer.partition)[0]
+        values = cluster.read(leader, "t", writer.partition)[1]
+        assert {value: values.index(value) for value in writer.acked} == writer.acked
+        assert len(values) == len(set(values))
+
+
+def test_a_range_splits_and_its_partitions_go_on():
+    cluster = SimRanges(31)
+    cluster.create_topic("t", 6)
+    writers = [Writer(cluster, "t", n) for n in range(6)]
+    written(cluster, writers, 3)
+    assert spans(cluster, "t") == [(0, 1), (2, 3), (4, 5)]
+    answer = layout(cluster, "split", "t", at=(1, 5))
+    assert (answer.error, answer.changed) == (0, True), answer
+    assert answer.ranges == ((0, 0), (1, 1), (2, 3), (4, 4), (5, 5))
+    written(cluster, writers, 3)
+    check(cluster, writers)
+    answer = layout(cluster, "split", "t", at=(1, 5))
+    assert (answer.error, answer.changed) == (0, False), answer
+
+
+def test_ranges_merge_and_split_again_and_again():
+    cluster = SimRanges(32)
+    cluster.create_topic("t", 6)
+    writers = [Writer(cluster, "t", n) for n in range(6)]
+    written(cluster, writers, 2)
+    for _ in range(3):
+        answer = layout(cluster, "merge", "t", first=0, last=5)
+        assert (answer.error, answer.changed) == (0, True), answer
+        assert answer.ranges == ((0, 5),)
+        written(cluster, writers, 2)
+        answer = layout(cluster, "split", "t", at=(2, 3))
+        assert (answer.error, answer.changed) == (0, True), answer
+        assert answer.ranges == ((0, 1), (2, 2), (3, 5))
+        written(cluster, writers, 2)
+    settled(cluster, 3)
+    check(cluster, writers)
+    for node in cluster.names:
+        cluster.cut_power(node)
+    cluster.heal()
+    check(cluster, writers)
+    written(cluster, writers, 2)
+    assert layout(cluster, "show", "t").ranges == ((0, 1), (2, 2), (3, 5))
+
+
+def reshape_through_faults(seed):
+    """How each transaction ended, and how many changes of ranges were seen done."""
+    reshapers = []
+
+    def beside(cluster):
+        reshapers.append(Reshaper(cluster, "t", len(PARTITIONS), cluster.rng.choice((100, 500, 2000))))
+        return reshapers[0].end
+
+    counts = live_through_faults(seed, beside=beside)
+    return counts | {"changes": reshapers[0].done}
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+def test_transactions_pass_through_changes_of_ranges_under_faults(first):
+    counts = Counter()
+    for seed in range(first, min(first + CHUNK, SEEDS)):
+        try:
+            counts.update(reshape_through_faults(seed))
+        except Exception as error:
+            raise AssertionError(f"seed {seed}") from error
+    assert counts["committed"] > CHUNK
+    assert counts["changes"] > CHUNK
