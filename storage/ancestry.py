@@ -92,20 +92,19 @@ class Parent(NamedTuple):
 def of_child(parents: Iterable[Parent], first: int, last: int) -> tuple[Ancestry, dict[int, str]]:
     """What came before partitions `first`..`last`, of neighbours in their order; and the paths of the files.
 
-    A segment without anything of them is left out, but for the last one of each parent.
+    A segment without anything of them is left out, but for the last one of each parent. Ids grow from a segment to what
+    continues it, in its range or in others, so their order is that of every partition.
     """
     found: dict[int, Ancestor] = {}
     paths: dict[int, str] = {}
     ends: dict[int, int] = {}
     lasts: list[int] = []
-    order: list[int] = []
     for parent in parents:
         if parent.span[0] > last or parent.span[1] < first:
             continue
         before = parent.ancestry.by_id
         ends |= {partition: end for partition, end in parent.ends.items() if first <= partition <= last}
         lasts.append(parent.segments[-1].segment_id)
-        at = 0
         for segment in parent.segments:
             known = before.get(segment.segment_id)
             spans = _within(known.spans if known is not None else (parent.span,), first, last)
@@ -115,13 +114,9 @@ def of_child(parents: Iterable[Parent], first: int, last: int) -> tuple[Ancestry
             other = found.get(segment.segment_id)
             if other is not None:
                 spans = (*other.spans, *spans)
-                at = order.index(segment.segment_id)
-            else:
-                order.insert(at, segment.segment_id)
-            at += 1
             found[segment.segment_id] = Ancestor(segment.segment_id, segment.header.generation, spans)
             paths[segment.segment_id] = segment.path
-    return Ancestry(tuple(found[one] for one in order), ends, tuple(lasts)), paths
+    return Ancestry(tuple(found[one] for one in sorted(found)), ends, tuple(lasts)), paths
 
 
 def _within(spans: Iterable[Span], first: int, last: int) -> tuple[Span, ...]:

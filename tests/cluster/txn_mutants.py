@@ -140,8 +140,10 @@ def resolves_at_the_high_watermark():
     of = Reports._of
 
     def mutant(self, partition):
-        index, _, *rest = of(self, partition)
-        return [index, partition.high_watermark, *rest]
+        index, _, is_all, _, ranges = of(self, partition)
+        end = partition.high_watermark
+        segments = [[segment_id, min(last, end)] for segment_id, _, last in partition.segments_within(0, end)]
+        return [index, end, is_all, segments, ranges]
 
     return patch.object(Reports, "_of", mutant)
 
