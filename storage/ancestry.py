@@ -14,17 +14,29 @@ below the log starts: they go in their order, so none is missing behind one that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import msgpack
 from crc32c import crc32c
 
-from storage.disk import Disk
+from storage.cache import SegmentCache
+from storage.disk import Disk, File
 from storage.files import delete_files, start_dir_chain
-from storage.format import ANCESTORS_NAME, TEMPORARY_SUFFIX, CorruptLog, segment_name
+from storage.format import (
+    ANCESTORS_NAME,
+    HEADER_BLOCK_BYTES,
+    TEMPORARY_SUFFIX,
+    CorruptLog,
+    segment_name,
+)
+from storage.scan import Scanner
 from storage.segment import Segment
+
+CHECK_STEP_BYTES: Final = 1 << 20
+"""So much of a copy is checked per turn of the loop."""
 
 Span = tuple[int, int]
 """(first, last) partition."""
@@ -206,3 +218,61 @@ def keep_what_counts(segment: Segment, spans: Sequence[Span]) -> None:
         partition: index for partition, index in segment.indexes.items() if counts(spans, partition)
     }
     segment.runs = sum(index.runs for index in segment.indexes.values())
+
+
+class AncestorsAside:
+    """The ancestors of a range that is to be made here, as they come from another node. Methods raise OSError; what is
+    wrong with a copy is a CorruptLog."""
+
+    last_index = 0
+
+    def __init__(self, disk: Disk, directory: str, topic_id: uuid.UUID) -> None:
+        self.ancestry = NONE
+        self._disk = disk
+        self._directory = directory
+        self._topic_id = topic_id
+        self._checked: list[int] = []
+        begin(disk, directory)
+
+    def listed(self, packed: bytes) -> None:
+        """Raises CorruptLog."""
+        self.ancestry = Ancestry.unpacked(packed, f"{self._directory}/{ANCESTORS_NAME}")
+
+    def path(self, segment_id: int) -> str:
+        known = self.ancestry.by_id.get(segment_id)
+        if known is None:
+            raise CorruptLog(self._directory, 0, f"segment {segment_id} is none of those before the range")
+        return f"{self._directory}/{known.name}"
+
+    def create(self, segment_id: int) -> File:
+        return self._disk.open(self.path(segment_id), create=True)
+
+    def start_over(self) -> None:
+        """One that follows them was dropped where they come from: so were they."""
+        for segment_id in self._checked:
+            self._disk.remove(self.path(segment_id))
+        self._checked.clear()
+
+    def check(self, segment_id: int) -> Iterator[None]:
+        """Read the whole copy, a piece per `next`."""
+        segment = Segment.open_path(self._disk, self.path(segment_id), SegmentCache())
+        try:
+            header = segment.header
+            if (header.topic_id, header.segment_id) != (self._topic_id, segment_id):
+                raise CorruptLog(segment.path, 0, "it is of another topic, or another segment")
+            if segment.state != "SEALED":
+                raise CorruptLog(segment.path, 0, "it is not sealed")
+            scanner = Scanner(segment.file(), header, HEADER_BLOCK_BYTES, segment.end)
+            pause_at = CHECK_STEP_BYTES
+            for entry in scanner.all():
+                if entry.end > pause_at:
+                    pause_at = entry.end + CHECK_STEP_BYTES
+                    yield
+            if scanner.position != segment.end:
+                raise CorruptLog(segment.path, scanner.position, "its entries end here")
+            for index in segment.indexes.values():
+                segment.load(index)
+            segment.load_producers()
+        finally:
+            segment.close()
+        self._checked.append(segment_id)

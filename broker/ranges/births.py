@@ -9,18 +9,21 @@ could give its node's vote to a log that lacks what was acknowledged. Until then
 
 from __future__ import annotations
 
+import errno
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.ranges.records import RangeRecord, directory, first_segment
-from storage.ancestry import Parent
+from broker.replication.range_fetch import AncestorFetch
+from broker.replication.transfer import FetchFailed, Send
+from storage.ancestry import AncestorsAside, Parent
 from storage.clock import Scheduler
 from storage.disk import Disk
 from storage.layout import LogConfig
-from storage.replica_child import NewRange, make_child
+from storage.replica_child import NewRange, complete_child, make_child
 
 if TYPE_CHECKING:
     from broker.ranges.hosting import Hosted
@@ -28,13 +31,18 @@ if TYPE_CHECKING:
 log = logging.getLogger("sealog")
 
 
+RETRY_MS: Final = 500
+
+
 class Step(Enum):
     WAITING = "waiting for its parents"
     MAKING = "being made"
+    FETCHING = "being fetched"
 
 
 class Births:
-    """`hosted_of(group)`: what is here; `made(hosted, error)` when its folder is whole."""
+    """`hosted_of(group)`: what is here; `made(hosted, error)` when its folder is whole; `send` takes notes to other
+    nodes that `broker.replication.range_fetch` answers."""
 
     def __init__(
         self,
@@ -44,6 +52,7 @@ class Births:
         hosted_of: Callable[[int], Hosted | None],
         log_config: Callable[[RangeRecord], LogConfig],
         made: Callable[[Hosted, OSError | None], None],
+        send: Send,
     ) -> None:
         self._node_id = node_id
         self._disk = disk
@@ -51,6 +60,9 @@ class Births:
         self._hosted_of = hosted_of
         self._log_config = log_config
         self._made = made
+        self._send = send
+        self._fetches: dict[int, AncestorFetch] = {}
+        self._attempts = 0
         self._steps: dict[Hosted, Step] = {}
         self._is_look_due = False
 
@@ -59,14 +71,20 @@ class Births:
         self.look_soon()
 
     def is_waiting(self, hosted: Hosted) -> bool:
-        """Whether nothing of it is here, and nothing under way."""
-        return self._steps.get(hosted) is Step.WAITING
+        """Whether nothing of it is here that counts, and nothing under way that could not be left."""
+        return self._steps.get(hosted) in (Step.WAITING, Step.FETCHING)
 
     def forget(self, hosted: Hosted) -> None:
         self._steps.pop(hosted, None)
+        fetch = self._fetches.pop(hosted.number, None)
+        if fetch is not None:
+            fetch.close()
 
     def close(self) -> None:
         self._steps.clear()
+        for fetch in self._fetches.values():
+            fetch.close()
+        self._fetches.clear()
 
     def look_soon(self) -> None:
         """A parent may have come to its end here."""
@@ -77,9 +95,19 @@ class Births:
     def _look(self) -> None:
         self._is_look_due = False
         for hosted in [one for one, step in self._steps.items() if step is Step.WAITING]:
+            if not all(map(self._is_expected, hosted.record.parents)):
+                self._fetch(hosted)
+                continue
             parents = self._parents(hosted.record)
             if parents is not None:
                 self._make(hosted, parents)
+
+    def _is_expected(self, group: int) -> bool:
+        """Whether this node's replica of a parent comes to its end, should it not have."""
+        hosted = self._hosted_of(group)
+        if hosted is None:
+            return False
+        return hosted.replica.state == "OPEN" if hosted.replica is not None else hosted.is_coming_up
 
     def _parents(self, record: RangeRecord) -> list[Parent] | None:
         """None: not all are here and at their end."""
@@ -102,6 +130,60 @@ class Births:
             self._log_config(hosted.record),
             partial(self._over, hosted),
         )
+
+    # From another node.
+
+    def is_fetching(self, group: int) -> bool:
+        return group in self._fetches
+
+    def heard(self, peer: int, note: Sequence[Any]) -> None:
+        self._fetches[note[1]].heard(peer, note)
+
+    def _fetch(self, hosted: Hosted) -> None:
+        """From one member after the other: any that has a replica will do."""
+        others = [node for node in hosted.record.replicas if node != self._node_id]
+        if not others:
+            self._scheduler.call_later(RETRY_MS, self.look_soon)
+            return
+        self._steps[hosted] = Step.FETCHING
+        self._attempts += 1
+        try:
+            aside = AncestorsAside(self._disk, directory(hosted.number), hosted.record.id)
+        except OSError as error:
+            self._over(hosted, error)
+            return
+        self._fetches[hosted.number] = AncestorFetch(
+            hosted.number,
+            aside,
+            self._disk,
+            self._scheduler,
+            self._send,
+            others[self._attempts % len(others)],
+            partial(self._fetched, hosted, aside),
+        )
+
+    def _fetched(self, hosted: Hosted, aside: AncestorsAside, error: Exception | None) -> None:
+        self._fetches.pop(hosted.number, None)
+        if hosted not in self._steps:
+            return
+        if isinstance(error, FetchFailed):
+            log.warning("range group %d is not here yet: %s", hosted.number, error)
+            self._steps[hosted] = Step.WAITING
+            self._scheduler.call_later(RETRY_MS, self.look_soon)
+            return
+        self._steps[hosted] = Step.MAKING
+        try:
+            if error is not None:
+                raise error if isinstance(error, OSError) else OSError(errno.EIO, str(error))
+            complete_child(
+                self._disk,
+                new_range(hosted.number, hosted.record),
+                aside.ancestry,
+                self._log_config(hosted.record),
+                partial(self._over, hosted),
+            )
+        except OSError as failure:
+            self._over(hosted, failure)
 
     def _over(self, hosted: Hosted, error: OSError | None) -> None:
         if self._steps.pop(hosted, None) is not None:

@@ -11,10 +11,10 @@ range is opened per turn of the loop. A replica of a group whose record names ot
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from broker.ranges.births import Births
 from broker.ranges.records import FIRST_GROUP, RangeRecord, directory, first_segment
@@ -80,6 +80,10 @@ class Hosted:
         self.stage = stage
 
     @property
+    def is_coming_up(self) -> bool:
+        return self.stage is Stage.MAKING
+
+    @property
     def replica(self) -> RangeReplica | None:
         return self.range.replica if self.range is not None else None
 
@@ -124,7 +128,7 @@ class Hosting:
         self._on_transactional = on_transactional
         self._on_leader = on_leader
         self._on_end = on_end
-        self._births = Births(node_id, disk, scheduler, self.hosted.get, log_config, self._born)
+        self._births = Births(node_id, disk, scheduler, self.hosted.get, log_config, self._born, send)
         self._fatal = fatal
         self._wanted: dict[int, RangeRecord] = {}
         self._queue: list[int] = []
@@ -155,6 +159,14 @@ class Hosting:
     def front_of(self, group: int) -> ReplicaFront | None:
         hosted = self.hosted.get(group)
         return hosted.front if hosted is not None else None
+
+    def heard(self, peer: int, note: Sequence[Any]) -> None:
+        """What another node's `send` brings."""
+        _, group, *_ = note
+        if self._births.is_fetching(group) and not note[0].endswith("?"):
+            self._births.heard(peer, note)
+        else:
+            self.restores.heard(peer, note)
 
     # What the records say.
 

@@ -405,7 +405,7 @@ class RangesMember:
         elif kind == "transactions":
             self.transactions.heard(peer, rest[0])
         elif kind == "range":
-            self.hosting.restores.heard(peer, rest[0])
+            self.hosting.heard(peer, rest[0])
         elif kind == "log starts":
             self._wished_log_starts(*rest)
         elif kind == "hand over":

@@ -66,8 +66,8 @@ class Reports:
         if len(aborted) > MOST_RANGES:
             limit, is_all = aborted[MOST_RANGES][0], False
             aborted = aborted[:MOST_RANGES]
-        # By its true first offset in every segment, which nobody else's begins with: another aborted transaction may have
-        # begun where the segment does, and both would be one record.
+        # By its true first offset in every segment, with which nobody else's begins: another aborted transaction may
+        # have begun where the segment does, and both would be one record.
         ranges = [
             [segment_id, first, min(last, end - 1, limit - 1), producer_id]
             for first, last, producer_id in aborted

@@ -6,6 +6,9 @@
     piece?  group id position      ->
                                    <-   piece  group id position bytes      None: that segment is gone by now
 
+    ancestors?  group              ->     of what came before its log (`storage.ancestry`)
+                                   <-   ancestors  group [[id, size], ...] the list of them, packed
+
 Any node may be asked: what is sealed is committed, so its files stand. A segment that retention takes meanwhile takes
 nothing from those after it: the chain begins later then. What is lost on the way is asked for again; when the other
 node stays silent, or has nothing of use, the fetch fails, nothing has changed, and the group begins another one.
@@ -16,15 +19,15 @@ from __future__ import annotations
 import errno
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from broker.replication.patient_question import PatientQuestion
 from broker.replication.transfer import PART_BYTES, FetchFailed, Send
+from storage.ancestry import AncestorsAside
 from storage.clock import Scheduler
 from storage.disk import Disk, File
 from storage.format import CorruptLog
 from storage.replica import RangeReplica
-from storage.replica_takeover import ChainAside
 
 
 class SegmentSource:
@@ -50,6 +53,10 @@ class SegmentSource:
         if kind == "segments?":
             names = [[one.segment_id, one.file_size] for one in replica.own_segments if one.state == "SEALED"]
             self._send(peer, ["segments", group, names])
+        elif kind == "ancestors?":
+            before = replica.ancestry.by_id
+            names = [[one.segment_id, one.file_size] for one in sealed.values() if one.segment_id in before]
+            self._send(peer, ["ancestors", group, names, replica.ancestry.packed()])
         elif kind == "piece?":
             segment_id, position = rest
             segment = sealed.get(segment_id)
@@ -60,14 +67,27 @@ class SegmentSource:
             self._send(peer, ["piece", group, segment_id, position, data])
 
 
+class Aside(Protocol):
+    """Where copies are put, as `storage.replica_takeover.ChainAside`."""
+
+    @property
+    def last_index(self) -> int: ...
+    def path(self, segment_id: int) -> str: ...
+    def create(self, segment_id: int) -> File: ...
+    def start_over(self) -> None: ...
+    def check(self, segment_id: int) -> Iterator[None]: ...
+
+
 class SegmentFetch:
     """Fetches from `source` until `aside` holds a chain up to at least `least_index`, then, once, `done(None)`; or
     `done(error)`: `FetchFailed`, or an error of this node's own disk."""
 
+    asks_for = "segments"
+
     def __init__(
         self,
         group: int,
-        aside: ChainAside,
+        aside: Aside,
         disk: Disk,
         scheduler: Scheduler,
         send: Send,
@@ -89,7 +109,7 @@ class SegmentFetch:
         self._position = -1
         """What is asked for of the first one; -1: nothing."""
         self._question = PatientQuestion(scheduler, send, source, self.give_up)
-        self._question.ask(["segments?", group])
+        self._question.ask([f"{self.asks_for}?", group])
 
     def close(self) -> None:
         """Nothing is told any more."""
@@ -108,14 +128,14 @@ class SegmentFetch:
             return
         kind, _, *rest = note
         try:
-            if kind == "segments" and self._question.words[0] == "segments?":
+            if kind == self.asks_for and self._question.words[0] == f"{kind}?":
                 self._heard_names(*rest)
             elif kind == "piece" and self._position >= 0:
                 self._heard_piece(*rest)
         except OSError as error:
             self._end(error)
 
-    def _heard_names(self, names: Sequence[Sequence[int]]) -> None:
+    def _heard_names(self, names: Sequence[Sequence[int]], *_: Any) -> None:
         self._names.extend((segment_id, size) for segment_id, size in names)
         if not self._names:
             self.give_up(f"node {self.source} has no sealed segments")
@@ -215,3 +235,34 @@ class SegmentFetch:
             # What is here goes on as it was, and there may be space later.
             error = FetchFailed(str(error))
         self._done(error)
+
+
+class AncestorFetch(SegmentFetch):
+    """The same of the segments that came before a range's log. There may be none any more."""
+
+    asks_for = "ancestors"
+
+    def __init__(
+        self,
+        group: int,
+        aside: AncestorsAside,
+        disk: Disk,
+        scheduler: Scheduler,
+        send: Send,
+        source: int,
+        done: Callable[[Exception | None], None],
+    ) -> None:
+        self._ancestors = aside
+        super().__init__(group, aside, disk, scheduler, send, source, 0, done)
+
+    def _heard_names(self, names: Sequence[Sequence[int]], *packed: Any) -> None:
+        try:
+            self._ancestors.listed(packed[0])
+        except CorruptLog as error:
+            self.give_up(str(error))
+            return
+        if names:
+            super()._heard_names(names)
+        else:
+            self.close()
+            self._done(None)

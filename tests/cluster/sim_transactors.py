@@ -171,6 +171,7 @@ class Transactor:
             if client.answers:
                 return client.answers[1]
             client.session.lost()
+            cluster.advance(5)
         raise AssertionError("no answer")
 
     def vote(self, sink, batch, attempt, wrote):

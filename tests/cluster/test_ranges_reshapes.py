@@ -10,7 +10,7 @@ from collections import Counter
 
 import pytest
 
-from tests.cluster.sim_ranges import SimRanges, Writer
+from tests.cluster.sim_ranges import Operator, SimRanges, Writer
 from tests.cluster.sim_reshapes import Reshaper, layout, spans
 from tests.cluster.sim_transactors import PARTITIONS, live_through_faults
 
@@ -102,3 +102,58 @@ def test_transactions_pass_through_changes_of_ranges_under_faults(first):
             raise AssertionError(f"seed {seed}") from error
     assert counts["committed"] > CHUNK
     assert counts["changes"] > CHUNK
+
+
+def test_a_node_that_comes_later_gets_what_came_before():
+    """It has no replica of the parents; then they are gone, and so are two of the first nodes' replicas."""
+    cluster = SimRanges(33)
+    cluster.create_topic("t", 3)
+    writers = [Writer(cluster, "t", n) for n in range(3)]
+    written(cluster, writers, 20)
+    assert layout(cluster, "merge", "t", first=0, last=2).changed
+    written(cluster, writers, 3)
+    assert layout(cluster, "split", "t", at=(1,)).changed
+    written(cluster, writers, 3)
+    operator = Operator(cluster)
+    for node, goes in ((3, 0), (4, 1)):
+        cluster.come(node, (0, 1, 2))
+        operator.wants("add", node)
+        operator.finish()
+        operator.wants("remove", goes)
+        operator.finish()
+        written(cluster, writers, 2)
+    settled(cluster, 2)
+    check(cluster, writers)
+    for node in (3, 4):
+        member = cluster.members[node]
+        replicas = [one.replica for one in member.hosting.hosted.values()]
+        assert replicas
+        assert all(replica.ancestry.segments for replica in replicas)
+    for node in tuple(cluster.members):
+        cluster.cut_power(node)
+    cluster.heal()
+    check(cluster, writers)
+
+
+def test_members_that_are_away_for_good_do_not_keep_a_change_from_its_end():
+    """One is cut from power while ranges are merged; it is removed, and others take its place."""
+    cluster = SimRanges(34)
+    cluster.create_topic("t", 3)
+    writers = [Writer(cluster, "t", n) for n in range(3)]
+    written(cluster, writers, 5)
+    away = next(node for node in cluster.names if cluster.members[node].node.controller is None)
+    cluster.cut_power(away)
+    assert layout(cluster, "merge", "t", first=0, last=2).changed
+    written(cluster, writers, 2)
+    cluster.advance(2000)
+    assert any(record.retired for record in cluster.controller().topics.ranges.values())
+    operator = Operator(cluster)
+    others = [node for node in cluster.names if node != away]
+    cluster.come(3, others)
+    operator.wants("add", 3)
+    operator.finish()
+    operator.wants("remove", away)
+    operator.finish()
+    settled(cluster, 1)
+    check(cluster, writers)
+    written(cluster, writers, 2)
