@@ -167,7 +167,7 @@ class Births:
         if hosted not in self._steps:
             return
         if isinstance(error, FetchFailed):
-            log.warning("range group %d is not here yet: %s", hosted.number, error)
+            log.info("range group %d is not here yet: %s", hosted.number, error)
             self._steps[hosted] = Step.WAITING
             self._scheduler.call_later(RETRY_MS, self.look_soon)
             return

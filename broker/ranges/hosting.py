@@ -304,7 +304,9 @@ class Hosting:
         is_coming = self._hard_states.is_coming(hosted.number)
         if is_whole(self._disk, directory(hosted.number)) and not is_coming:
             self._join(hosted, self._open_old(hosted))
-        elif self._is_new(hosted) or is_coming or self._node_id not in hosted.record.holders:
+        elif hosted.number not in self._wanted or self._node_id not in hosted.record.holders:
+            self._give_up(hosted)
+        elif self._is_new(hosted) or is_coming:
             self._births.begin(hosted)
         else:
             raise Fatal(f"the files of range group {hosted.number} are gone from {directory(hosted.number)}")

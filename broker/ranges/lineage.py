@@ -80,6 +80,7 @@ def succeeded(
             now_ms,
             parents=tuple(mine),
             before=tuple(sorted(before)),
+            wanted=max(parents[group].factor for group in mine),
             base_term=base_term,
         )
     return retired, children

@@ -44,6 +44,8 @@ class RangeRecord:
     """Whose partitions it took over, in their order."""
     before: tuple[int, ...] = ()
     """The groups whose segments its log may begin with."""
+    wanted: int = 0
+    """How many replicas it should have; 0: as many as it began with."""
     base_term: int = 0
     """Its group begins in this term, so that leader epochs rise."""
 
@@ -67,6 +69,11 @@ class RangeRecord:
     @property
     def founders(self) -> tuple[int, ...]:
         return self.began or self.replicas
+
+    @property
+    def factor(self) -> int:
+        """How many replicas it should have."""
+        return self.wanted or len(self.founders)
 
     @property
     def id(self) -> UUID:

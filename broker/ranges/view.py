@@ -280,7 +280,7 @@ class RangesView:
             tuple(sorted({*learners, *record.target}.difference(known.replicas))),
             lag,
             since_ms,
-            wanted=len(record.founders),
+            wanted=record.factor,
             barred=frozenset(record.left),
             is_moving=bool(record.target or record.becomes),
         )

@@ -10,9 +10,11 @@ from collections import Counter
 
 import pytest
 
+from tests.cluster import sim_moves
 from tests.cluster.sim_ranges import Operator, SimRanges, Writer
 from tests.cluster.sim_reshapes import Reshaper, layout, spans
 from tests.cluster.sim_transactors import PARTITIONS, live_through_faults
+from tests.cluster.test_ranges_retention import live_with_retention
 
 SEEDS = int(os.environ.get("SEALOG_RESHAPE_SEEDS", "12"))
 CHUNK = 6
@@ -157,3 +159,41 @@ def test_members_that_are_away_for_good_do_not_keep_a_change_from_its_end():
     settled(cluster, 1)
     check(cluster, writers)
     written(cluster, writers, 2)
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+def test_replicas_move_beside_changes_of_ranges_under_faults(first):
+    changes = 0
+    for seed in range(first, min(first + CHUNK, SEEDS)):
+        reshapers = []
+
+        def beside(cluster, reshapers=reshapers):
+            reshapers.append(Reshaper(cluster, "t", 4, cluster.rng.choice((300, 1000, 3000))))
+            return reshapers[0].end
+
+        try:
+            sim_moves.run(seed, beside)
+        except Exception as error:
+            raise AssertionError(f"seed {seed}") from error
+        changes += reshapers[0].done
+    assert changes > CHUNK
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+def test_what_is_deleted_goes_beside_changes_of_ranges_under_faults(first):
+    changes = moved = 0
+    for seed in range(first, min(first + CHUNK, SEEDS)):
+        reshapers = []
+
+        def beside(cluster, reshapers=reshapers):
+            reshapers.append(Reshaper(cluster, "t", 3, cluster.rng.choice((300, 1000, 3000))))
+            return reshapers[0].end
+
+        try:
+            cluster = live_with_retention(seed, beside)
+        except Exception as error:
+            raise AssertionError(f"seed {seed}") from error
+        changes += reshapers[0].done
+        moved += sum(one.log_start_offset for one in cluster.members[0].topics.get("t").partitions)
+    assert changes > CHUNK
+    assert moved > CHUNK
