@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
+import msgspec
+
 from broker.call import Call
 from broker.layout_controller import Arranged
 from broker.ranges.reshapes import RangeReshapes
@@ -73,7 +75,18 @@ def _describe_ranges(node: Node, topic: ReplicatedTopic) -> messages.Response:
     layouts = cast(RangeReshapes, node.layouts)
     return messages.Response(
         ranges=layouts.spans(topic),
-        segments=tuple(_segment(one, 0) for _, one in sorted(layouts.segments(topic).items())),
+        segments=tuple(
+            msgspec.structs.replace(_segment(one, 0), parents=parents)
+            for _, (one, parents) in sorted(layouts.segments(topic).items())
+        ),
+        advice=(
+            messages.Advice(
+                action="none",
+                first=0,
+                last=len(topic.partitions) - 1,
+                reason="ranges with leaders of their own are split and merged by hand",
+            ),
+        ),
     )
 
 

@@ -112,7 +112,7 @@ class Moving:
         assert hosted.range is not None
         replica = hosted.range.replica
         if replica.is_retired:
-            return True
+            return hosted.record.retired or self._change(hosted)
         if not replica.is_retiring and hosted.range.knows_its_end and self._change(hosted):
             replica.retire()
         return False

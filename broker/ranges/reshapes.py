@@ -100,10 +100,17 @@ class RangeReshapes:
         ranges = [self._topics.ranges[group] for group, _ in topic.groups]
         return tuple((one.first, one.last) for one in ranges)
 
-    def segments(self, topic: ReplicatedTopic) -> dict[int, Segment]:
-        """By id, as far as this node has replicas."""
-        replicas = [self._topics.replica_of(group) for group, _ in topic.groups]
-        return {one.segment_id: one for log in replicas if log is not None for one in log.segments}
+    def segments(self, topic: ReplicatedTopic) -> dict[int, tuple[Segment, tuple[int, ...]]]:
+        """By id, each with what it continues, as far as this node has replicas."""
+        found: dict[int, tuple[Segment, tuple[int, ...]]] = {}
+        for group, _ in topic.groups:
+            log = self._topics.replica_of(group)
+            for one in log.segments if log is not None else ():
+                found[one.segment_id] = one, one.header.parents
+            if log is not None and log.first_index == 1:
+                begin = log.own_segments[0]
+                found[begin.segment_id] = begin, log.ancestry.lasts
+        return found
 
     def _ask(
         self,

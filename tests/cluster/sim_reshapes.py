@@ -79,3 +79,12 @@ class Reshaper:
             and not any(record.becomes for record in one.topics.ranges.values())
             for one in self.cluster.members.values()
         )
+
+
+def check_epochs(cluster, topic):
+    """Leader epochs rise along every partition's log, over whatever ranges it was in."""
+    for member in cluster.members.values():
+        for partition in member.topics.get(topic).partitions:
+            epochs = [epoch for epoch, _ in partition.epochs]
+            assert epochs == sorted(set(epochs)), f"{partition}: {epochs}"
+            assert not epochs or epochs[-1] <= partition.log.term

@@ -11,8 +11,9 @@ from collections import Counter
 import pytest
 
 from tests.cluster import sim_moves
+from tests.cluster.reshape_mutants import MUTANTS
 from tests.cluster.sim_ranges import Operator, SimRanges, Writer
-from tests.cluster.sim_reshapes import Reshaper, layout, spans
+from tests.cluster.sim_reshapes import Reshaper, check_epochs, layout, spans
 from tests.cluster.sim_transactors import PARTITIONS, live_through_faults
 from tests.cluster.test_ranges_retention import live_with_retention
 
@@ -91,6 +92,7 @@ def reshape_through_faults(seed):
         return reshapers[0].end
 
     counts = live_through_faults(seed, beside=beside)
+    check_epochs(reshapers[0].cluster, "t")
     return counts | {"changes": reshapers[0].done}
 
 
@@ -197,3 +199,16 @@ def test_what_is_deleted_goes_beside_changes_of_ranges_under_faults(first):
         moved += sum(one.log_start_offset for one in cluster.members[0].topics.get("t").partitions)
     assert changes > CHUNK
     assert moved > CHUNK
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_a_wrong_broker_is_found(mutant):
+    first, seeds = MUTANTS[mutant]
+    with mutant():
+        for seed in range(first, first + seeds):
+            try:
+                reshape_through_faults(seed)
+            except Exception as found:  # noqa: BLE001 - what a wrong broker runs into
+                print(f"seed {seed}: {type(found).__name__} {str(found)[:200]}")
+                return
+    pytest.fail(f"{seeds} seeds did not find it")
