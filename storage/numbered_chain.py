@@ -148,7 +148,15 @@ class NumberedChain(SequencedRange):
     @property
     def own_segments(self) -> list[Segment]:
         """Those of this log, without what came before it."""
-        return [one for one in self._segments if one.segment_id not in self._ancestors]
+        return [one for one in self._segments if not self.is_ancestor(one)]
+
+    def is_ancestor(self, segment: Segment) -> bool:
+        return segment.segment_id in self._ancestors
+
+    def parents_of(self, segment: Segment) -> tuple[int, ...]:
+        """The segments that it continues."""
+        is_first = _header(segment).first_index == 1 and not self.is_ancestor(segment)
+        return self.ancestry.lasts if is_first else segment.header.parents
 
     @property
     def is_retired(self) -> bool:
@@ -175,7 +183,7 @@ class NumberedChain(SequencedRange):
         """What compaction has rewritten has no numbers any more, nor has what is before it any use."""
         self._numbered.clear()
         for segment in reversed(self._segments):
-            if segment.numbering is None or segment.segment_id in self._ancestors:
+            if segment.numbering is None or self.is_ancestor(segment):
                 break
             self._numbered.insert(0, segment)
 

@@ -106,10 +106,8 @@ class RangeReshapes:
         for group, _ in topic.groups:
             log = self._topics.replica_of(group)
             for one in log.segments if log is not None else ():
-                found[one.segment_id] = one, one.header.parents
-            if log is not None and log.first_index == 1:
-                begin = log.own_segments[0]
-                found[begin.segment_id] = begin, log.ancestry.lasts
+                assert log is not None
+                found[one.segment_id] = one, log.parents_of(one)
         return found
 
     def _ask(

@@ -105,10 +105,14 @@ class RangeRetention:
     @staticmethod
     def _candidate(topic: ReplicatedTopic, replica: RangeReplica, segment: Segment) -> Candidate:
         is_sealed = segment.state == "SEALED"
+        size = segment.file_size if is_sealed else segment.end
+        if replica.is_ancestor(segment):
+            # Other ranges have the rest of it.
+            size = sum(index.size_bytes for index in segment.indexes.values())
         return Candidate(
             segment.segment_id,
-            segment.header.parents,
-            segment.file_size if is_sealed else segment.end,
+            replica.parents_of(segment),
+            size,
             newest_ms(segment),
             # Below the last stable offset: none of its records has an open outcome.
             is_sealed
