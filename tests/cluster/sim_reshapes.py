@@ -74,11 +74,10 @@ class Reshaper:
         self.cluster.run_until(self._is_at_rest, max_ms=120_000)
 
     def _is_at_rest(self):
-        return all(
-            one.topics.get(self.topic) is not None
-            and not any(record.becomes for record in one.topics.ranges.values())
-            for one in self.cluster.members.values()
-        )
+        # A node that is not added yet knows of nothing.
+        knowing = [one for one in self.cluster.members.values() if one.topics.get(self.topic) is not None]
+        ranges = [record for one in knowing for record in one.topics.ranges.values()]
+        return bool(knowing) and not any(record.becomes for record in ranges)
 
 
 def check_epochs(cluster, topic):
