@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from broker.call import Call
 from broker.handlers.produce import IMPLICIT_ADD_VERSION, TOPIC_ID_VERSION
@@ -69,7 +69,12 @@ class _Asked:
     producer: Producer
     wanted: dict[TopicPartition, Led]
     done: Callable[[KafkaError | None], None]
+    moved: Callable[[], None]
     cancel: Callable[[], None] = lambda: None
+
+
+class Told(Protocol):
+    def __call__(self, producer: Producer, error: KafkaError | None, *, moved: bool = False) -> None: ...
 
 
 class Admissions:
@@ -117,8 +122,11 @@ class Admissions:
 
     # Writing.
 
-    def before_write(self, call: Call, request: Any, write: Callable[[], None]) -> None:
-        """Call `write` when the coordinator has said what it must of the transaction; the connection waits."""
+    def before_write(
+        self, call: Call, request: Any, write: Callable[[], None], again: Callable[[], None]
+    ) -> None:
+        """Call `write` when the coordinator has said what it must of the transaction; the connection waits. `again`
+        where others have succeeded a range meanwhile."""
         asked = self._unknown(call, request)
         if not asked:
             write()
@@ -126,14 +134,16 @@ class Admissions:
         call.hold()
         waiting = len(asked)
         refused: dict[Producer, KafkaError] = {}
+        has_moved = False
 
-        def told(producer: Producer, error: KafkaError | None) -> None:
-            nonlocal waiting
+        def told(producer: Producer, error: KafkaError | None, *, moved: bool = False) -> None:
+            nonlocal waiting, has_moved
+            has_moved |= moved
             if error is not None:
                 refused[producer] = error
             waiting -= 1
             if not waiting:
-                call.release(lambda: self._write(refused, write))
+                call.release(again if has_moved else lambda: self._write(refused, write))
 
         implicit = call.version >= IMPLICIT_ADD_VERSION
         for producer, wanted in asked.items():
@@ -191,11 +201,16 @@ class Admissions:
         name: str,
         producer: Producer,
         wanted: dict[TopicPartition, Led],
-        told: Callable[[Producer, KafkaError | None], None],
+        told: Told,
         *,
         implicit: bool,
     ) -> None:
-        asked = _Asked(producer, wanted, lambda error: told(producer, error))
+        asked = _Asked(
+            producer,
+            wanted,
+            lambda error: told(producer, error),
+            lambda: told(producer, None, moved=True),
+        )
         places = [[group, topic, index, term] for (topic, index), (group, term) in wanted.items()]
         words = [name, *producer, implicit, places]
         self._waiting.append(asked)
@@ -209,6 +224,9 @@ class Admissions:
         self._waiting.remove(asked)
         assert answer is not None
         word, *rest = answer
+        if word == "moved":
+            asked.moved()
+            return
         if word == "no":
             code, message = rest
             asked.done(KafkaError(ErrorCode(code), message))

@@ -197,13 +197,16 @@ class Controller(StoreServices):
 
     def admit(self, words: Words, answer: Answer) -> None:
         """A range's leader asks: [name, producer id, epoch, implicit, [group, topic, partition, leader epoch]...] ->
-        ["ok", txn_seq] or ["no", error code, message].
+        ["ok", txn_seq], or ["no", error code, message], or ["moved"]: others have succeeded one of these ranges.
 
         No is said only by who leads the metadata for certain: whoever does may know of a newer epoch.
         """
         name, producer_id, epoch, implicit, places = words
-        if not self.store.takes() or not all(self._takes_writes(group) for group, *_ in places):
+        if not self.store.takes():
             answer(None)
+            return
+        if not all(self._takes_writes(group) for group, *_ in places):
+            answer(["moved"])
             return
         if self.coordinator.open.in_line(name, lambda: self.admit(words, answer)):
             return  # what its predecessor left of it is being ended

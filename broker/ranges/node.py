@@ -165,10 +165,21 @@ class RangesNode:
             if request.transactional_id is None:
                 write()
             else:
-                self.coordinator.before_write(call, request, admitted)
+                self.coordinator.before_write(call, request, admitted, moved)
+
+        def moved() -> None:
+            """This node may not have heard of it yet."""
+            if self.scheduler.monotonic_ms() > deadline_ms:
+                write()
+            else:
+                call.hold()
+                self.scheduler.call_later(LOOK_AGAIN_MS, call.release, start)
+
+        def start() -> None:
+            self._when_it_may_go_on(call, request, deadline_ms, begin, otherwise=begin)
 
         deadline_ms = self.scheduler.monotonic_ms() + MOST_HELD_MS
-        self._when_it_may_go_on(call, request, deadline_ms, begin, otherwise=begin)
+        start()
 
     def _when_it_may_go_on(
         self,

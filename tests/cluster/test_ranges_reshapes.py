@@ -9,13 +9,16 @@ import os
 from collections import Counter
 
 import pytest
+from support.sim_node import batch
 
 from tests.cluster import sim_moves
 from tests.cluster.reshape_mutants import MUTANTS
 from tests.cluster.sim_ranges import Operator, SimRanges, Writer
 from tests.cluster.sim_reshapes import Reshaper, check_epochs, layout, spans
-from tests.cluster.sim_transactors import PARTITIONS, live_through_faults
+from tests.cluster.sim_transactors import PARTITIONS, Transactor, live_through_faults
 from tests.cluster.test_ranges_retention import live_with_retention
+from wire.apis import ApiKey
+from wire.errors import ErrorCode
 
 SEEDS = int(os.environ.get("SEALOG_RESHAPE_SEEDS", "12"))
 CHUNK = 6
@@ -81,6 +84,42 @@ def test_ranges_merge_and_split_again_and_again():
     check(cluster, writers)
     written(cluster, writers, 2)
     assert layout(cluster, "show", "t").ranges == ((0, 1), (2, 2), (3, 5))
+
+
+def test_a_write_that_waits_for_the_coordinators_word_goes_on_in_the_successor():
+    """The range ends while its leader asks: the coordinator lets nobody write to it any more, and says so."""
+    cluster = SimRanges(35)
+    cluster.create_topic("t", 3)
+    transactor = Transactor(cluster, "x", "t", [0, 1, 2], 2)
+    transactor.run(True)
+    served = cluster.controller().transactions.asking._served
+    admit, heard = served["admit"], []
+    served["admit"] = lambda words, answer: heard.append(answer(None))
+    node = cluster.leader("t", 0)[0]
+    client = cluster.client(node)
+    number = client.send(
+        ApiKey.PRODUCE,
+        12,
+        transactional_id="x",
+        acks=-1,
+        timeout=1000,
+        topic_data=({"name": "t", "partition_data": ({"index": 0, "records": first_batch(transactor)},)},),
+    )
+    cluster.run_until(lambda: heard)
+    assert layout(cluster, "merge", "t", first=0, last=2).changed
+    settled(cluster, 1)
+    assert number not in client.answers
+    served["admit"] = admit
+    cluster.run_until(lambda: number in client.answers, max_ms=3000)
+    code = client.answers[number].responses[0].partition_responses[0].error_code
+    leads = cluster.leader("t", 0)[0] == node
+    assert code is (ErrorCode.none if leads else ErrorCode.not_leader_or_follower)
+
+
+def first_batch(transactor):
+    return batch(
+        b"value", producer_id=transactor.producer_id, epoch=transactor.epoch, sequence=0, transactional=True
+    )
 
 
 def reshape_through_faults(seed):
