@@ -88,10 +88,9 @@ class RangesView:
         if group is None or record is None:
             return False
         if record.base_term:
-            known = self.of_group(group)
-            if known.leader == NOBODY and known.epoch <= record.base_term:
+            if self._was_never_led(group):
                 return group in self._hosting.hosted
-            if known.leader not in (NOBODY, self.node_id):
+            if self.of_group(group).leader not in (NOBODY, self.node_id):
                 return False
         return bool(getattr(partition.log, "is_retiring", False)) and self.leads(partition)
 
@@ -117,10 +116,20 @@ class RangesView:
             return known
         return replace(known, leader=NOBODY)
 
+    def _was_never_led(self, group: int) -> bool:
+        """So far as this node knows. It may have been voted for already."""
+        if self.of_group(group).leader != NOBODY:
+            return False
+        hosted = self._hosting.hosted.get(group)
+        replica = hosted.replica if hosted is not None else None
+        if replica is not None:
+            return not replica.last_index
+        return self.of_group(group).epoch <= self._topics.ranges[group].base_term
+
     def _or_of_parent(self, group: int, partition: Partition, known: Leadership) -> Leadership:
         """As long as a range that has just begun never had a leader, the one of before is where clients are served."""
         record = self._topics.ranges.get(group)
-        if record is None or known.leader != NOBODY or known.epoch > record.base_term:
+        if record is None or not record.parents or not self._was_never_led(group):
             return known
         for parent in record.parents:
             of_parent = self._topics.ranges.get(parent)

@@ -86,6 +86,9 @@ class Transactional(Load):
                     producer.commit_transaction(PATIENCE_S)
                     self.acked |= dict.fromkeys(values)
                 else:
+                    # What librdkafka (2.16) has to send again when it has begun to abort stays in its queue until it
+                    # times out, after any change of leaders.
+                    producer.flush(PATIENCE_S)
                     producer.abort_transaction(PATIENCE_S)
                     self.aborted |= set(values)
             except KafkaException as error:
@@ -100,25 +103,35 @@ class Transactional(Load):
     may_abort = False
 
 
-def read_all(brokers, wanted):
-    """The committed values, of each partition in order, as one consumer of a group reads them."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": brokers.bootstrap,
-            "group.id": "readers",
-            "auto.offset.reset": "earliest",
-            "isolation.level": "read_committed",
-        }
-    )
-    values = []
-    try:
-        consumer.subscribe(["t"])
-        deadline = time.monotonic() + PATIENCE_S
-        while not wanted <= set(values) and time.monotonic() < deadline:
-            values += [m.value().decode() for m in consumer.consume(1000, 0.5) if m.error() is None]
-    finally:
-        consumer.close()
-    return values
+class Reader(Load):
+    """Reads what is committed, all the while, until it has all that is wanted."""
+
+    def work(self):
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.brokers.bootstrap,
+                "group.id": "readers",
+                "auto.offset.reset": "earliest",
+                "isolation.level": "read_committed",
+            }
+        )
+        self.values, self.wanted = [], set()
+        positions = dict.fromkeys(range(PARTITIONS), -1)
+        try:
+            consumer.subscribe(["t"])
+            deadline = None
+            while deadline is None or (not self.wanted <= set(self.values) and time.monotonic() < deadline):
+                if self.is_over.is_set() and deadline is None:
+                    deadline = time.monotonic() + PATIENCE_S
+                for message in consumer.consume(1000, 0.2):
+                    if message.error() is not None:
+                        self.errors.append(message.error())
+                        continue
+                    assert message.offset() > positions[message.partition()], "it goes back"
+                    positions[message.partition()] = message.offset()
+                    self.values.append(message.value().decode())
+        finally:
+            consumer.close()
 
 
 def asked(brokers, call):
@@ -146,16 +159,19 @@ def change_again_and_again(brokers, between=lambda round_: None):
         time.sleep(0.3)
 
 
-def judged(brokers, plain, transactional):
+def judged(brokers, plain, transactional, reader):
     for load in (plain, transactional):
         load.end()
         assert not load.errors, load.errors[:3]
+    reader.wanted = plain.acked.keys() | transactional.acked.keys()
+    reader.end()
+    assert not reader.errors, reader.errors[:3]
     assert len(plain.acked) > 100
     assert len(transactional.acked) > PARTITIONS
-    values = read_all(brokers, plain.acked.keys() | transactional.acked.keys())
+    values = reader.values
     assert len(values) == len(set(values)), "something is there twice"
     assert not transactional.aborted & set(values)
-    assert plain.acked.keys() | transactional.acked.keys() <= set(values)
+    assert reader.wanted <= set(values)
     found = read_by_kafka_python(brokers)
     assert {value: found[value] for value in plain.acked} == plain.acked
 
@@ -164,9 +180,9 @@ def while_it_is_used(folder):
     with RangeBrokers(folder) as brokers:
         admin = AdminClient({"bootstrap.servers": brokers.bootstrap})
         admin.create_topics([NewTopic("t", PARTITIONS, 3)])["t"].result(PATIENCE_S)
-        plain, transactional = Plain(brokers), Transactional(brokers)
+        plain, transactional, reader = Plain(brokers), Transactional(brokers), Reader(brokers)
         change_again_and_again(brokers)
-        judged(brokers, plain, transactional)
+        judged(brokers, plain, transactional, reader)
 
 
 def test_clients_notice_nothing_of_splits_and_merges(tmp_path):
@@ -177,7 +193,7 @@ def while_nodes_are_killed(folder):
     with RangeBrokers(folder) as brokers:
         admin = AdminClient({"bootstrap.servers": brokers.bootstrap})
         admin.create_topics([NewTopic("t", PARTITIONS, 3)])["t"].result(PATIENCE_S)
-        plain, transactional = Plain(brokers), Transactional(brokers)
+        plain, transactional, reader = Plain(brokers), Transactional(brokers), Reader(brokers)
         transactional.may_abort = True
 
         def kill(round_):
@@ -187,7 +203,7 @@ def while_nodes_are_killed(folder):
             brokers.leader()
 
         change_again_and_again(brokers, kill)
-        judged(brokers, plain, transactional)
+        judged(brokers, plain, transactional, reader)
 
 
 def test_nothing_is_lost_where_nodes_are_killed_beside(tmp_path):
