@@ -301,7 +301,10 @@ class Admissions:
         if log.term != expected and not self._view.group_knows_end(group):
             answer(None)
             return
-        self._refuse_waiting(key, group, partitions)
+        closed = self._closed.get(key)
+        if closed is None or group not in closed.groups:
+            # A repeat comes late: who waits may be the same producer's next transaction, under the same epoch.
+            self._refuse_waiting(key, group, partitions)
         written = self._end_in(key, group, log, partitions)
         if log.term != expected:
             if expected != UNKNOWN_TERM:

@@ -15,7 +15,8 @@ from tests.cluster import sim_moves
 from tests.cluster.reshape_mutants import MUTANTS
 from tests.cluster.sim_ranges import Operator, SimRanges, Writer
 from tests.cluster.sim_reshapes import Reshaper, check_epochs, layout, spans
-from tests.cluster.sim_transactors import PARTITIONS, Transactor, live_through_faults
+from tests.cluster.sim_transactors import PARTITIONS, Transactor, all_seen, live_through_faults
+from tests.cluster.sim_transactors import check as check_transactions
 from tests.cluster.test_ranges_retention import live_with_retention
 from wire.apis import ApiKey
 from wire.errors import ErrorCode
@@ -251,3 +252,32 @@ def test_a_wrong_broker_is_found(mutant):
                 print(f"seed {seed}: {type(found).__name__} {str(found)[:200]}")
                 return
     pytest.fail(f"{seeds} seeds did not find it")
+
+
+def test_a_close_that_comes_again_ends_no_write_of_the_next_transaction():
+    """Under the first protocol both have one epoch; the question of before may be on its way still."""
+    cluster = SimRanges(36)
+    cluster.create_topic("t", 1)
+    transactor = Transactor(cluster, "x", "t", [0], 1)
+    node = cluster.leader("t", 0)[0]
+    admissions = cluster.members[node].transactions.admissions
+    closes = []
+    close = admissions._close
+    admissions._asking._served["close"] = lambda words, answer: (closes.append(words), close(words, answer))
+    transactor.run(True)
+    assert closes
+    served = cluster.controller().transactions.asking._served
+    admit = served["admit"]
+
+    def late(words, answer):
+        close(closes[-1], lambda _: None)
+        admit(words, answer)
+
+    list(transactor.add([0]))
+    wrote = {0: [b"next"]}
+    served["admit"] = late
+    list(transactor.write(0, wrote[0]))
+    list(transactor.end(True))
+    transactor.committed.append(wrote)
+    check_transactions([transactor], all_seen(cluster, partitions=[0]))
+    assert not transactor.ends
