@@ -91,9 +91,10 @@ class Raft:
         may_stand: bool = True,
     ) -> None:
         """`commit`: what the driver knows to have been committed in an earlier life; it is in `log`. `is_new`: this
-        node never left term 0, so it has not heard of a leader yet, and need not wait before it votes. `may_stand`:
-        whether it stands for election where it is a voter by its log; the driver may change that."""
-        assert not (is_new and hard_state.term), "a node that has voted or followed is not new"
+        node never left the term in which the group begins and nobody leads (0, or that of the driver's choice), so it
+        has not heard of a leader yet, and need not wait before it votes. `may_stand`: whether it stands for election
+        where it is a voter by its log; the driver may change that."""
+        assert not (is_new and hard_state.vote is not None), "a node that has voted is not new"
         self.node_id = node_id
         self.config = config
         self.log = RaftLog(log)
@@ -106,8 +107,8 @@ class Raft:
         self.leadership: Leadership | None = None
         self.commit = max(self.log.first_index - 1, commit)
         self._jitter = jitter
-        # What it had promised to a leader before it went down is not known any more: assume the most. In term 0 there
-        # was no leader yet, and whoever hears of one leaves it before it answers.
+        # What it had promised to a leader before it went down is not known any more: assume the most. In the
+        # first term there was no leader yet, and whoever hears of one leaves it before it answers.
         self._heard_leader_ms = NEVER_HEARD if is_new else now_ms
         self._timeout_at_ms = NEVER
         self._granted: set[int] = set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from storage import ancestry
 from storage.cache import SegmentCache
 from storage.disk import Disk
 from storage.format import (
@@ -29,10 +30,14 @@ class Judged(NamedTuple):
 
 
 def a_numbered_header(disk: Disk, folder: str) -> HeaderBlock | None:
-    """Of some segment here, if it is of a replicated range."""
+    """Of some segment of the log here, if it is of a replicated range."""
+    try:
+        before = ancestry.read(disk, folder).by_id
+    except CorruptLog:
+        before = {}
     for name in disk.list(folder):
         parsed = parse_name(name)
-        if parsed is None or parsed.suffix != SEGMENT_SUFFIX:
+        if parsed is None or parsed.suffix != SEGMENT_SUFFIX or parsed.segment_id in before:
             continue
         file = disk.open_readonly(f"{folder}/{name}" if folder else name)
         try:
@@ -73,6 +78,7 @@ def judge(disk: Disk, folder: str, header: HeaderBlock) -> Judged:
     finally:
         scan.close()
     reached = {found.segment.segment_id: found.segment.header.generation for found in scan.found}
+    reached |= {segment.segment_id: segment.header.generation for segment in scan.before}
     left_over: dict[str, str] = {}
     for name in disk.list(folder):
         parsed = parse_name(name)

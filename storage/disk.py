@@ -77,6 +77,10 @@ class Disk(Protocol):
         """Atomically, replacing `new`."""
         ...
 
+    def link(self, existing: str, new: str) -> None:
+        """Give a file another name, which must not be there yet (FileExistsError): the file lives as long as either."""
+        ...
+
     def flush_dir(self, path: str) -> None:
         """Block until the folder's entries are on the device."""
         ...

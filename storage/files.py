@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 
 from storage.disk import Disk
 from storage.format import (
+    ANCESTORS_NAME,
     CHECKPOINT_SUFFIX,
     COMPACTED_NAME,
     LOG_STARTS_NAME,
@@ -22,7 +23,7 @@ from storage.format import (
 
 _OF_THE_FOLDER = tuple(
     name + suffix
-    for name in (LOG_STARTS_NAME, TAKING_OVER_NAME, COMPACTED_NAME)
+    for name in (LOG_STARTS_NAME, TAKING_OVER_NAME, COMPACTED_NAME, ANCESTORS_NAME)
     for suffix in ("", TEMPORARY_SUFFIX)
 )
 """Files that go with their folder alone."""

@@ -56,6 +56,7 @@ TEMPORARY_SUFFIX: Final = ".tmp"
 LOG_STARTS_NAME: Final = "log-starts"
 TAKING_OVER_NAME: Final = "taking-over"
 COMPACTED_NAME: Final = "compacted"
+ANCESTORS_NAME: Final = "ancestors"
 MAX_PARENTS: Final = 256
 MAX_MEMBERS_BYTES: Final = 512
 

@@ -18,6 +18,7 @@ import msgpack
 from crc32c import crc32c
 from typing_extensions import Buffer
 
+from storage.ancestry import NONE, Ancestry, Parent
 from storage.cache import SegmentCache
 from storage.checkpoint import producers_snapshot
 from storage.clock import Scheduler
@@ -65,7 +66,14 @@ class NumberedChain(SequencedRange):
         commit_index: int,
         uncommitted: Iterable[Uncommitted],
         rolled: Iterable[Rolled],
+        ancestry: Ancestry = NONE,
+        retired_at: int = 0,
     ) -> None:
+        self.ancestry = ancestry
+        """What came before entry 1; `segments` begins with as much of it as is there still."""
+        self._ancestors = ancestry.by_id
+        self._retired_at = retired_at
+        """The number of the entry behind which no data follows, committed or not; 0: there is none."""
         super().__init__(disk, scheduler, identity, hooks, config, cache, segments, partitions)
         self._commit_index = commit_index
         self._uncommitted = deque(uncommitted)
@@ -137,6 +145,36 @@ class NumberedChain(SequencedRange):
             known += _numbering(segment).members
         return known
 
+    @property
+    def own_segments(self) -> list[Segment]:
+        """Those of this log, without what came before it."""
+        return [one for one in self._segments if not self.is_ancestor(one)]
+
+    def is_ancestor(self, segment: Segment) -> bool:
+        return segment.segment_id in self._ancestors
+
+    def parents_of(self, segment: Segment) -> tuple[int, ...]:
+        """The segments that it continues."""
+        is_first = _header(segment).first_index == 1 and not self.is_ancestor(segment)
+        return self.ancestry.lasts if is_first else segment.header.parents
+
+    @property
+    def is_retired(self) -> bool:
+        """Whether other ranges take its partitions over, for good."""
+        return 0 < self._retired_at <= self._commit_index
+
+    def as_parent(self) -> Parent | None:
+        """What its children need of it: once it is retired, and all of it sealed and durable here."""
+        segments = self._segments[:-1]
+        if not self.is_retired or any(segment.state != "SEALED" for segment in segments):
+            return None
+        ends = {log.partition: log.end_offset for log in self._partitions if log.end_offset}
+        return Parent((self.first, self.last), segments, self.ancestry, ends)
+
+    def retired_in(self) -> int:
+        """The term of the entry that ended it, no lower than that of any data in it."""
+        return self.term_at(self._retired_at) or 0
+
     def _segment_of(self, index: int) -> Segment | None:
         at = bisect_right(self._numbered, index, key=_first_index) - 1
         return self._numbered[at] if at >= 0 else None
@@ -145,7 +183,7 @@ class NumberedChain(SequencedRange):
         """Of what compaction has rewritten entries are gone, and what is before it is of no use to the group then."""
         self._numbered.clear()
         for segment in reversed(self._segments):
-            if segment.header.generation:
+            if segment.numbering is None or segment.header.generation or self.is_ancestor(segment):
                 break
             self._numbered.insert(0, segment)
 
@@ -220,6 +258,8 @@ class NumberedChain(SequencedRange):
         if record.roll is None:
             record.roll = Rolled(*self._as_of_now())
         record.roll.segments = (parent, child)
+        if roll.retires:
+            self._retired_at = entry.index
         self._rolled.append(record.roll)
         self._segments.append(child)
         self._numbered.append(child)
@@ -286,6 +326,8 @@ class NumberedChain(SequencedRange):
         parent, child = rolled.segments
         assert self._rolled[-1] is rolled
         assert self._active is child
+        if self._retired_at == _numbering(parent).last_index:
+            self._retired_at = 0
         self._rolled.pop()
         self._segments.pop()
         self._numbered.pop()

@@ -193,6 +193,9 @@ class RealDisk:
     def rename(self, old: str, new: str) -> None:
         os.replace(self._path(old), self._path(new))
 
+    def link(self, existing: str, new: str) -> None:
+        os.link(self._path(existing), self._path(new))
+
     def flush_dir(self, path: str) -> None:
         fd = os.open(self._path(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

@@ -74,6 +74,12 @@ class RangeReplica(NumberedChain):
         return self._propose is not None
 
     @property
+    def is_retiring(self) -> bool:
+        """Whether its end is in the log, or proposed: it takes no data, unless that is truncated."""
+        roll = self._roll_is_under_way
+        return self._retired_at > 0 or (roll is not None and roll.retires)
+
+    @property
     def durable_lsn(self) -> int:
         return self._committed_lsn
 
@@ -129,7 +135,7 @@ class RangeReplica(NumberedChain):
         require_known_producer: bool = False,
     ) -> Appended:
         """As `SequencedRange.append`; raises NOT_LEADER_OR_FOLLOWER as well."""
-        if self._propose is None and self._state == "OPEN":
+        if (self._propose is None or self.is_retiring) and self._state == "OPEN":
             raise self._not_leading()
         appended = super().append(
             partition, header, batch, txn_seq=txn_seq, require_known_producer=require_known_producer
@@ -196,15 +202,22 @@ class RangeReplica(NumberedChain):
     def request_flush(self) -> None:
         """The group flushes what it has, always."""
 
-    def roll(self) -> bool:
-        """Let a new segment take over, at the same place on all replicas. False where this does not lead, or a roll is
-        under way."""
+    def retire(self) -> bool:
+        """Take no more data: other ranges take the partitions over, behind the same entry on all replicas. False as
+        `roll`."""
+        return self.roll(retires=True)
+
+    def roll(self, *, retires: bool = False) -> bool:
+        """Let a new segment take over, at the same place on all replicas. False where this does not lead, a roll is
+        under way, or it is retiring."""
         if self._propose is None or self._roll_is_under_way is not None or self._state != "OPEN":
+            return False
+        if self.is_retiring:
             return False
         self._write_out()
         if self._propose is None:
             return False
-        roll = Roll(self._hooks.allocate_segment_id(), self._scheduler.now_ms())
+        roll = Roll(self._hooks.allocate_segment_id(), self._scheduler.now_ms(), retires)
         record = Uncommitted(None, 0, 0, bare_size(encode_roll(roll)))
         record.payload = encode_roll(roll)
         record.roll = Rolled(*self._as_of_now())

@@ -4,8 +4,9 @@
     IDLE -> HELD -> IDLE                        compaction works on the files; nothing is dropped meanwhile
 
 Guarantees: what is dropped was committed, since only that is sealed and only that is below a log start; the newest
-sealed segment stays, as a start learns from it where every partition ends and which producers there are; a power cut
-leaves a chain without a gap, though perhaps one that begins earlier than it did.
+sealed segment stays, as a start learns from it where every partition ends and which producers there are (where other
+ranges came before, the last one of each, until the first one of the own log is sealed); a power cut leaves a chain
+without a gap, though perhaps one that begins earlier than it did.
 """
 
 from __future__ import annotations
@@ -38,8 +39,10 @@ def droppable(replica: RangeReplica) -> list[Segment]:
             break
         sealed.append(segment)
     found: list[Segment] = []
+    has_own = any(one.state == "SEALED" for one in replica.own_segments)
     for segment in sealed[:-1]:
-        if not is_hidden(replica, segment):
+        is_needed = not has_own and segment.segment_id in replica.ancestry.lasts
+        if is_needed or not is_hidden(replica, segment):
             break
         found.append(segment)
     return found

@@ -16,12 +16,14 @@ from typing import Final
 
 import msgpack
 
+from storage.ancestry_recovery import AncestryRecovery
 from storage.cache import SegmentCache
 from storage.chain_scan import Found, RecoveryReport
 from storage.checkpoint import producers_snapshot
 from storage.clock import Scheduler
 from storage.compacted_names import generation_of, read_names
 from storage.disk import Disk
+from storage.entry_reader import read_entries
 from storage.files import remove_orphans
 from storage.format import (
     ENTRY_HEADER_BYTES,
@@ -42,7 +44,7 @@ from storage.numbering import NORMAL, Entry
 from storage.partition import PartitionLog
 from storage.payloads import BadPayload, Roll, decode
 from storage.producers import ProducerBudget, RevocableProducerStates
-from storage.recovery import Recovery, apply_log_starts, check_durable_ends, flush_first
+from storage.recovery import apply_log_starts, check_durable_ends, flush_first
 from storage.replica import RangeReplica
 from storage.replica_takeover import take_over
 from storage.scan import BareEntry, ScannedEntry, Scanner
@@ -52,7 +54,7 @@ from storage.uncommitted import Rolled, Uncommitted, revocable
 ANY_TERM: Final = (1 << 32) - 1
 
 
-class ReplicaRecovery(Recovery):
+class ReplicaRecovery(AncestryRecovery):
     """A look along the chain, and then its mending."""
 
     producer_states = RevocableProducerStates
@@ -66,10 +68,15 @@ class ReplicaRecovery(Recovery):
         self.names = read_names(self.disk, self.directory)
         self.rolls: dict[int, Rolled] = {}
         """By the parent's id, where that has no footer."""
+        self.retired_at = 0
+        self.read_ancestry()
         headers = self._headers()
         if not headers:
             raise CorruptLog(self.directory, 0, "no segment of the range is here")
         oldest = min(headers.values(), key=_first_index)
+        if _first_index(oldest) == 1:
+            self.take_ancestors()
+            start_offsets = self.ancestry.ends or start_offsets
         next_id: int | None = oldest.segment_id
         parents = oldest.parents
         while next_id is not None:
@@ -83,13 +90,28 @@ class ReplicaRecovery(Recovery):
             self.found.append(found)
             self._check_identity(info, segment)
             self._start(info, len(self.found) > 1)
+            if len(self.found) == 1:
+                for log in self.partitions:
+                    log.high_watermark = log.end_offset
             parents = (next_id,)
             next_id = self._take_sealed(found, headers) if sealed else self._scan_numbered(found, headers)
             if next_id is not None:
                 self.continued.add(segment.segment_id)
         self._link()
+        self._find_end()
         self._check_left_over(headers)
         self._judge()
+
+    def _find_end(self) -> None:
+        """Whether the range has ended: only one segment follows the one that says so, and holds no data."""
+        if len(self.found) < 2:
+            return
+        segment = self.found[-2].segment
+        assert segment.numbering is not None
+        index = segment.numbering.last_index
+        entry = read_entries(segment, index, index, 1)[0]
+        if isinstance(roll := decode(entry.payload, entry.term, check=False), Roll) and roll.retires:
+            self.retired_at = index
 
     def _link(self) -> None:
         for found, after in zip(self.found, self.found[1:], strict=False):
@@ -128,7 +150,7 @@ class ReplicaRecovery(Recovery):
         headers: dict[int, HeaderBlock] = {}
         for name in self.disk.list(self.directory):
             parsed = parse_name(name)
-            if parsed is None or parsed.suffix != SEGMENT_SUFFIX:
+            if parsed is None or parsed.suffix != SEGMENT_SUFFIX or parsed.segment_id in self.ancestry.by_id:
                 continue
             if parsed.generation != generation_of(self.names, parsed.segment_id):
                 continue  # of a compaction that was cut short, or what it has replaced
@@ -285,7 +307,8 @@ class ReplicaRecovery(Recovery):
         """Cut and flush. Nothing is sealed: that is for what is committed."""
         for found in self.found:
             self._cut(found)
-        listed = {(found.segment.segment_id, found.segment.header.generation) for found in self.found}
+        segments = (*self.before, *(found.segment for found in self.found))
+        listed = {(segment.segment_id, segment.header.generation) for segment in segments}
         unsealed = {found.segment.segment_id for found in self.found if found.segment.state != "SEALED"}
         self.report.orphans_removed = remove_orphans(self.disk, self.directory, listed, unsealed)
         self.disk.flush_dir(self.directory)
@@ -325,7 +348,7 @@ def open_replica(
     except BaseException:
         opening.close()
         raise
-    segments = [found.segment for found in opening.found]
+    segments = [*opening.before, *(found.segment for found in opening.found)]
     rolled = [
         opening.rolls[segment.segment_id] for segment in segments if segment.segment_id in opening.rolls
     ]
@@ -341,6 +364,8 @@ def open_replica(
         opening.commit_index,
         opening.uncommitted,
         rolled,
+        opening.ancestry,
+        opening.retired_at,
     )
     log.names = opening.names
     return log, opening.report

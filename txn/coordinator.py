@@ -134,7 +134,9 @@ class Coordinator:
             # All its ranges go, also those that were split or merged since the transaction wrote to them.
             for log in [log for log in transaction.lsns if log.directory == partition.log.directory]:
                 del transaction.lsns[log]
-            transaction.terms.pop((partition.topic, partition.index), None)
+            at = partition.topic, partition.index
+            for place in [one for one in transaction.terms if one[1:] == at]:
+                del transaction.terms[place]
 
     def close(self) -> None:
         """No more timers."""

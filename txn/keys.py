@@ -105,6 +105,15 @@ def replicated_range(group: int) -> str:
     return f"{RANGES}{group:020d}"
 
 
+SEGMENTS_PER_RANGE = 1 << 32
+"""Segments have one number each in the whole cluster: a range's are those from its group's number times this on."""
+
+
+def range_of(segment_id: int) -> int:
+    """The group in whose log the segment was begun; ranges that took partitions over from it may have it as well."""
+    return segment_id // SEGMENTS_PER_RANGE
+
+
 def parse_range(path: str) -> int:
     return int(path[len(RANGES) :])
 

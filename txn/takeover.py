@@ -17,6 +17,7 @@ from txn.metastore import Delete, MetaStore, Op, Put
 from txn.offsets import GroupOffsets
 from txn.partition import Partition
 from txn.transaction import (
+    UNKNOWN_RANGE,
     UNKNOWN_TERM,
     SegmentWrite,
     State,
@@ -99,7 +100,7 @@ def take_over(
 
 def _aborted(found: TakenOver, transaction: Transaction, held: TransactionalId | None) -> None:
     transaction.move(State.ABORTED)
-    transaction.terms = dict.fromkeys(transaction.partitions, UNKNOWN_TERM)
+    transaction.terms = {(UNKNOWN_RANGE, *at): UNKNOWN_TERM for at in transaction.partitions}
     found.aborted.append(transaction)
     if held is not None and (held.producer_id, held.epoch) == transaction.key[:2]:
         held.lost = True
@@ -121,5 +122,5 @@ def _rebuilt(
             partition = find_partition(op["topic"], index)
             if partition is not None:  # its topic was deleted otherwise
                 transaction.writes.setdefault(partition, {})[op["segment"]] = SegmentWrite(first, last)
-                transaction.terms[op["topic"], index] = op["term"]
+                transaction.terms[keys.range_of(op["segment"]), op["topic"], index] = op["term"]
     return transaction

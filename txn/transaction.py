@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from txn.keys import TxnKey
+from txn.keys import TxnKey, range_of
 
 if TYPE_CHECKING:
     from txn.partition import Partition
@@ -26,6 +26,9 @@ NEVER_MS = 1 << 62
 
 UNKNOWN_TERM = -1
 """In `Transaction.terms`: it may have been let in there, under whatever leader epoch."""
+
+UNKNOWN_RANGE = -1
+"""In `Transaction.terms`: in whatever ranges have, or had, the partition."""
 
 MAX_EPOCH = 32767
 """Largest producer epoch (int16). The last one is kept for fencing, as in Kafka: see `TransactionalId.next_epoch`."""
@@ -73,6 +76,11 @@ def extend(writes: WritesBySegment, segment_id: int, first: int, last: int) -> N
         write.last = max(write.last, last)
 
 
+def within(writes: WritesBySegment, group: int) -> WritesBySegment:
+    """Of these, what lies in segments of one range's own log."""
+    return {segment_id: write for segment_id, write in writes.items() if range_of(segment_id) == group}
+
+
 def span(writes: WritesBySegment) -> tuple[int, int]:
     """(first, last) offset, of one or more."""
     return min(write.first for write in writes.values()), max(write.last for write in writes.values())
@@ -88,6 +96,8 @@ class PendingOffset:
 
 
 TopicPartition = tuple[str, int]
+Place = tuple[int, str, int]
+"""(range's group, topic, partition)"""
 
 
 class Membership(NamedTuple):
@@ -116,8 +126,9 @@ class Transaction:
     """Per partition, what it wrote to each of its segments."""
     lsns: dict[Any, int] = field(default_factory=dict)
     """Per range log, the position up to which a commit must be durable."""
-    terms: dict[TopicPartition, int] = field(default_factory=dict)
-    """Where other nodes lead the partitions: the leader epoch under which each was let in."""
+    terms: dict[Place, int] = field(default_factory=dict)
+    """Where other nodes lead the partitions: the leader epoch under which each was let in. A range that was split or
+    merged since is one more place of the partition."""
     offsets: dict[str, dict[TopicPartition, PendingOffset]] = field(default_factory=dict)
     op_count: int = 0
     two_phase: bool = False
@@ -192,11 +203,12 @@ class Transaction:
             for segment_id, write in segments.items():
                 op = by_segment.get(segment_id)
                 if op is None:
+                    place = range_of(segment_id), partition.topic, partition.index
                     op = by_segment[segment_id] = {
                         "kind": "write",
                         "topic": partition.topic,
                         "segment": segment_id,
-                        "term": self.terms.get((partition.topic, partition.index), partition.log.term),
+                        "term": self.terms.get(place, partition.log.term),
                         "writes": [],
                     }
                 op["writes"].append([partition.index, write.first, write.last])

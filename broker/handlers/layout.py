@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
+
+import msgspec
 
 from broker.call import Call
 from broker.layout_controller import Arranged
+from broker.ranges.reshapes import RangeReshapes
+from broker.ranges.topics import ReplicatedTopic
 from broker.topic import Topic
 from storage.segment import Segment
 from wire import layouts as messages
@@ -36,7 +40,9 @@ def handle(node: Node, call: Call, request: messages.Request) -> None:
         case messages.Seal():
             node.layouts.seal(topic, request.partition, reply)
         case messages.Describe():
-            _answer(call, _describe(node, topic))
+            _answer(
+                call, _describe(node, topic) if isinstance(topic, Topic) else _describe_ranges(node, topic)
+            )
 
 
 def _describe(node: Node, topic: Topic) -> messages.Response:
@@ -60,6 +66,26 @@ def _describe(node: Node, topic: Topic) -> messages.Response:
         advice=tuple(
             messages.Advice(action=one.action, first=one.first, last=one.last, reason=one.reason)
             for one in node.balancer.advice(topic)
+        ),
+    )
+
+
+def _describe_ranges(node: Node, topic: ReplicatedTopic) -> messages.Response:
+    """Where each range has leaders of its own: of segments, those that the controller has itself."""
+    layouts = cast(RangeReshapes, node.layouts)
+    return messages.Response(
+        ranges=layouts.spans(topic),
+        segments=tuple(
+            msgspec.structs.replace(_segment(one, 0), parents=parents)
+            for _, (one, parents) in sorted(layouts.segments(topic).items())
+        ),
+        advice=(
+            messages.Advice(
+                action="none",
+                first=0,
+                last=len(topic.partitions) - 1,
+                reason="ranges with leaders of their own are split and merged by hand",
+            ),
         ),
     )
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from broker.call import Call
 from broker.handlers.produce import IMPLICIT_ADD_VERSION, TOPIC_ID_VERSION
@@ -24,12 +24,14 @@ from broker.ranges.view import RangesView
 from storage.sequencing import SequencedRange
 from txn import keys
 from txn.partition import Partition
-from txn.transaction import UNKNOWN_TERM, TopicPartition, WritesBySegment, extend
+from txn.transaction import UNKNOWN_TERM, TopicPartition, WritesBySegment, extend, within
 from wire.batch import TRANSACTIONAL_BIT, parse_header
 from wire.errors import ErrorCode, KafkaError
 
 Producer = tuple[int, int]
 """(producer id, epoch)"""
+Led = tuple[int, int]
+"""(range's group, leader epoch)"""
 
 
 @dataclass(slots=True, eq=False)
@@ -37,8 +39,8 @@ class Admitted:
     """A transaction that may write here."""
 
     key: keys.TxnKey
-    partitions: dict[TopicPartition, int] = field(default_factory=dict)
-    """Each with the leader epoch under which the coordinator let it in."""
+    partitions: dict[TopicPartition, Led] = field(default_factory=dict)
+    """Each with the range, and the leader epoch, in which the coordinator let it in last."""
     writes: dict[Partition, WritesBySegment] = field(default_factory=dict)
     lsns: dict[SequencedRange, int] = field(default_factory=dict)
 
@@ -65,9 +67,14 @@ class _Asked:
     """What waits for the coordinator's word, for one producer of one request."""
 
     producer: Producer
-    wanted: dict[TopicPartition, int]
+    wanted: dict[TopicPartition, Led]
     done: Callable[[KafkaError | None], None]
+    moved: Callable[[], None]
     cancel: Callable[[], None] = lambda: None
+
+
+class Told(Protocol):
+    def __call__(self, producer: Producer, error: KafkaError | None, *, moved: bool = False) -> None: ...
 
 
 class Admissions:
@@ -115,8 +122,11 @@ class Admissions:
 
     # Writing.
 
-    def before_write(self, call: Call, request: Any, write: Callable[[], None]) -> None:
-        """Call `write` when the coordinator has said what it must of the transaction; the connection waits."""
+    def before_write(
+        self, call: Call, request: Any, write: Callable[[], None], again: Callable[[], None]
+    ) -> None:
+        """Call `write` when the coordinator has said what it must of the transaction; the connection waits. `again`
+        where others have succeeded a range meanwhile."""
         asked = self._unknown(call, request)
         if not asked:
             write()
@@ -124,14 +134,16 @@ class Admissions:
         call.hold()
         waiting = len(asked)
         refused: dict[Producer, KafkaError] = {}
+        has_moved = False
 
-        def told(producer: Producer, error: KafkaError | None) -> None:
-            nonlocal waiting
+        def told(producer: Producer, error: KafkaError | None, *, moved: bool = False) -> None:
+            nonlocal waiting, has_moved
+            has_moved |= moved
             if error is not None:
                 refused[producer] = error
             waiting -= 1
             if not waiting:
-                call.release(lambda: self._write(refused, write))
+                call.release(again if has_moved else lambda: self._write(refused, write))
 
         implicit = call.version >= IMPLICIT_ADD_VERSION
         for producer, wanted in asked.items():
@@ -144,9 +156,9 @@ class Admissions:
         finally:
             self._refused = {}
 
-    def _unknown(self, call: Call, request: Any) -> dict[Producer, dict[TopicPartition, int]]:
+    def _unknown(self, call: Call, request: Any) -> dict[Producer, dict[TopicPartition, Led]]:
         """Of each producer of the request, the partitions led here that were not let in yet, with their epochs."""
-        found: dict[Producer, dict[TopicPartition, int]] = {}
+        found: dict[Producer, dict[TopicPartition, Led]] = {}
         for data in request.topic_data:
             topic = (
                 self._topics.get_by_id(data.topic_id)
@@ -159,7 +171,8 @@ class Admissions:
                 if not 0 <= part.index < len(topic.partitions):
                     continue
                 partition = topic.partitions[part.index]
-                if not self._view.leads(partition):
+                led = self._led_in(partition)
+                if led is None:
                     continue
                 try:
                     header = parse_header(part.records)
@@ -167,25 +180,39 @@ class Admissions:
                     continue  # the handler says so
                 producer = header.producer_id, header.producer_epoch
                 if header.attributes & TRANSACTIONAL_BIT and not self._is_in(producer, partition):
-                    found.setdefault(producer, {})[topic.name, part.index] = partition.log.term
+                    found.setdefault(producer, {})[topic.name, part.index] = led
         return found
+
+    def _led_in(self, partition: Partition) -> Led | None:
+        """Where this node takes writes to it; None where it does not lead it."""
+        group = self._topics.group_of(partition)
+        if group is None or not self._view.leads(partition) or self._topics.serving_group(partition) != group:
+            return None
+        return group, partition.log.term
 
     def _is_in(self, producer: Producer, partition: Partition) -> bool:
         admitted = self._open.get(producer)
+        led = self._led_in(partition)
         at = partition.topic, partition.index
-        return admitted is not None and admitted.partitions.get(at) == partition.log.term
+        return admitted is not None and led is not None and admitted.partitions.get(at) == led
 
     def _ask(
         self,
         name: str,
         producer: Producer,
-        wanted: dict[TopicPartition, int],
-        told: Callable[[Producer, KafkaError | None], None],
+        wanted: dict[TopicPartition, Led],
+        told: Told,
         *,
         implicit: bool,
     ) -> None:
-        asked = _Asked(producer, wanted, lambda error: told(producer, error))
-        words = [name, *producer, implicit, [[topic, index, term] for (topic, index), term in wanted.items()]]
+        asked = _Asked(
+            producer,
+            wanted,
+            lambda error: told(producer, error),
+            lambda: told(producer, None, moved=True),
+        )
+        places = [[group, topic, index, term] for (topic, index), (group, term) in wanted.items()]
+        words = [name, *producer, implicit, places]
         self._waiting.append(asked)
         asked.cancel = self._asking.ask(
             "admit", lambda: words, lambda answer: self._told(asked, answer), where=self._coordinator
@@ -197,6 +224,9 @@ class Admissions:
         self._waiting.remove(asked)
         assert answer is not None
         word, *rest = answer
+        if word == "moved":
+            asked.moved()
+            return
         if word == "no":
             code, message = rest
             asked.done(KafkaError(ErrorCode(code), message))
@@ -248,13 +278,13 @@ class Admissions:
 
     # Ending.
 
-    def _led(self, group: int, indexes: Iterable[int]) -> list[Partition] | None:
-        """These partitions of a range that this node leads, in order; None where it does not lead it."""
+    def _led(self, group: int, indexes: Iterable[int]) -> tuple[SequencedRange, list[Partition]] | None:
+        """The log of a range that this node leads, and these partitions in order; None where it does not. The range may
+        have been succeeded by others, which have its partitions now."""
         partitions = self._topics.partitions_of(group)
         found = [partitions[index] for index in indexes if index in partitions]
-        if not found or not all(self._view.leads(partition) for partition in found):
-            return None
-        return found
+        replica = self._topics.replica_of(group)
+        return (replica, found) if replica is not None and replica.leads and found else None
 
     def _close(self, words: Words, answer: Answer) -> None:
         """[producer id, epoch, txn_seq, group, expected term, [partition...]] -> [term, writes]
@@ -267,15 +297,18 @@ class Admissions:
             answer(None)
             return
         key = producer_id, epoch, txn_seq
-        log = led[0].log
-        if log.term != expected and not self._view.knows_end(led[0]):
+        log, partitions = led
+        if log.term != expected and not self._view.group_knows_end(group):
             answer(None)
             return
-        self._refuse_waiting(key, led)
-        written = self._end_in(key, group, led)
+        closed = self._closed.get(key)
+        if closed is None or group not in closed.groups:
+            # A repeat comes late: who waits may be the same producer's next transaction, under the same epoch.
+            self._refuse_waiting(key, group, partitions)
+        written = self._end_in(key, group, log, partitions)
         if log.term != expected:
             if expected != UNKNOWN_TERM:
-                for partition in led:
+                for partition in partitions:
                     # Batches of it may be missing: after its abort its sequences may go on from anywhere.
                     partition.producers.forget(producer_id)
             written = self._outcomes.writes(key)
@@ -284,34 +317,45 @@ class Admissions:
                 log.term,
                 [
                     word
-                    for partition in led
+                    for partition in partitions
                     if partition in written
-                    for word in words_of(written[partition], partition.index)
+                    for word in words_of(within(written[partition], group), partition.index)
                 ],
             ]
         )
 
-    def _refuse_waiting(self, key: keys.TxnKey, led: list[Partition]) -> None:
+    def _refuse_waiting(self, key: keys.TxnKey, group: int, led: list[Partition]) -> None:
         """A write that waits for the coordinator's word came too late, should it be of this transaction."""
         places = {(partition.topic, partition.index) for partition in led}
         for asked in list(self._waiting):
-            if asked.producer == key[:2] and places & asked.wanted.keys():
+            wanted = {at for at, (of, _) in asked.wanted.items() if of == group}
+            if asked.producer == key[:2] and places & wanted:
                 self._waiting.remove(asked)
                 asked.cancel()
                 asked.done(KafkaError(ErrorCode.transaction_abortable, "its transaction is ending"))
 
-    def _end_in(self, key: keys.TxnKey, group: int, led: list[Partition]) -> dict[Partition, WritesBySegment]:
+    def _end_in(
+        self, key: keys.TxnKey, group: int, log: SequencedRange, led: list[Partition]
+    ) -> dict[Partition, WritesBySegment]:
         """No more of it there; what it wrote, however often that is asked."""
         closed = self._closed.setdefault(key, Closed())
         closed.groups.add(group)
         admitted = self._open.get(key[:2])
         if admitted is not None and admitted.key == key:
             for partition in led:
-                admitted.partitions.pop((partition.topic, partition.index), None)
-                if partition in admitted.writes:
-                    closed.writes[partition] = admitted.writes.pop(partition)
-                    closed.lsns[partition.log] = admitted.lsns[partition.log]
-            if not admitted.partitions:
+                at = partition.topic, partition.index
+                if at in admitted.partitions and admitted.partitions[at][0] == group:
+                    del admitted.partitions[at]
+                writes = admitted.writes.get(partition, {})
+                mine = within(writes, group)
+                if mine:
+                    closed.writes.setdefault(partition, {}).update(mine)
+                    closed.lsns[log] = admitted.lsns[log]
+                    for segment_id in mine:
+                        del writes[segment_id]
+                    if not writes:
+                        del admitted.writes[partition]
+            if not admitted.partitions and not admitted.writes:
                 del self._open[key[:2]]
         return closed.writes
 
@@ -324,7 +368,7 @@ class Admissions:
             answer(None)
             return
         key = producer_id, epoch, txn_seq
-        log = led[0].log
+        log, _ = led
         closed = self._closed.get(key)
         if closed is not None and group in closed.groups and log.term == term:
             lsn = closed.lsns.get(log, 0)
@@ -333,7 +377,7 @@ class Admissions:
         if positions is None:
             answer(None)
             return
-        if not self._view.knows_end(led[0]):
+        if not self._view.group_knows_end(group):
             answer(None)
             return
         verdicts = [self._stands_at(partitions[index], key, term, last) for index, _, _, last in positions]

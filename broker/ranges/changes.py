@@ -161,9 +161,13 @@ class LedTopics:
         known = {group: leader for group, leader in leaders.items() if leader != NOBODY}
         places = assign(nodes, self._topics.ranges, known, spans, wanted)
         for (begin, end), replicas in zip(spans, places, strict=True):
-            group = self._numbers.allocate()[0] + FIRST_GROUP
+            group = self.new_group()
             record = RangeRecord(name, topic_id.bytes, begin, end, replicas, self._scheduler.now_ms())
             yield Put(keys.replicated_range(group), record.value(), ABSENT)
+
+    def new_group(self) -> int:
+        """A number for one more range. Raises StoreFailed."""
+        return self._numbers.allocate()[0] + FIRST_GROUP
 
     def _time_out(self, name: str, creating: _Creating) -> None:
         creating.timed_out = True

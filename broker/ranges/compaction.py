@@ -102,6 +102,9 @@ class RangeCompactor:
             return None
         if hosted.stage is not Stage.HERE or compaction is None or not compaction.may_begin:
             return None
+        # What came before a range is never written anew, so no mark of deletion may go; what ends is linked elsewhere.
+        if record.becomes or compaction.replica.is_retired or compaction.replica.ancestry.segments:
+            return None
         restores = self._hosting.restores
         if restores.is_replacing(hosted.number) or restores.is_served(hosted.number):
             return None

@@ -16,12 +16,14 @@ from broker.broker_settings import BrokerSettings, Level
 from broker.cluster_view import Broker
 from broker.node_registry import NodeRegistry, views
 from broker.placement import NodeView
-from broker.ranges import log_starts, outcome_records
+from broker.ranges import lineage, log_starts, outcome_records
 from broker.ranges.asking import Answer, Words
 from broker.ranges.changes import LedTopics
 from broker.ranges.outcomes import RECOVERED_TERM
 from broker.ranges.participants import Participants
 from broker.ranges.placement import RangePlacement
+from broker.ranges.records import RangeRecord
+from broker.ranges.reshapes import RangeReshapes
 from broker.ranges.settings import record_of
 from broker.ranges.settling import RangesSettlement
 from broker.ranges.topics import RangeTopics
@@ -90,6 +92,15 @@ class Controller(StoreServices):
         self._nodes = Periodic(scheduler, NODES_MS, self.register_nodes)
         self.register_nodes()
         self.placement = RangePlacement(self.registry, topics, view, scheduler, hand_over, store)
+        self.layouts = RangeReshapes(
+            store,
+            topics,
+            scheduler,
+            led=view.said_of,
+            new_group=self.changes.new_group,
+            is_needed=self._is_needed,
+            max_ranges=settings.current.limits.ranges_per_topic,
+        )
 
     # Transactions.
 
@@ -133,7 +144,7 @@ class Controller(StoreServices):
         return topic.partitions[index] if topic is not None and index < len(topic.partitions) else None
 
     def _go_on(self, found: TakenOver) -> None:
-        outcome_records.forget_gone(self.store, self.scheduler, self._ranges.ranges)
+        outcome_records.forget_gone(self.store, self.scheduler, lineage.alive(self._ranges.ranges))
         for transaction in found.committed:
             self._settlement.finished(transaction)
         for transaction in found.preparing:
@@ -187,14 +198,17 @@ class Controller(StoreServices):
             group.go_on()
 
     def admit(self, words: Words, answer: Answer) -> None:
-        """A range's leader asks: [name, producer id, epoch, implicit, [topic, partition, leader epoch]...] -> ["ok",
-        txn_seq] or ["no", error code, message].
+        """A range's leader asks: [name, producer id, epoch, implicit, [group, topic, partition, leader epoch]...] ->
+        ["ok", txn_seq], or ["no", error code, message], or ["moved"]: others have succeeded one of these ranges.
 
         No is said only by who leads the metadata for certain: whoever does may know of a newer epoch.
         """
         name, producer_id, epoch, implicit, places = words
         if not self.store.takes():
             answer(None)
+            return
+        if not all(self._takes_writes(group) for group, *_ in places):
+            answer(["moved"])
             return
         if self.coordinator.open.in_line(name, lambda: self.admit(words, answer)):
             return  # what its predecessor left of it is being ended
@@ -221,19 +235,33 @@ class Controller(StoreServices):
         """Raises KafkaError as `Admission.admit_write`; TRANSACTION_ABORTABLE where what it wrote to a partition before
         may be lost, as that has another leader now. Raises StoreFailed."""
         admission = self.coordinator.admission
-        for topic, index, _ in places:
+        for _, topic, index, _ in places:
             if self._find_partition(topic, index) is None:
                 raise KafkaError(ErrorCode.unknown_topic_or_partition, f"{topic}-{index} is not known here")
-        (topic, index, _), *_ = places
+        (_, topic, index, _), *_ = places
         transaction = admission.admit_write(name, producer_id, epoch, (topic, index), implicit=implicit)
-        for topic, index, term in places:
+        for group, topic, index, term in places:
             admission.admit_further(transaction, (topic, index), implicit=implicit)
-            if transaction.terms.setdefault((topic, index), term) != term:
+            if transaction.terms.setdefault((group, topic, index), term) != term:
                 raise KafkaError(
                     ErrorCode.transaction_abortable,
                     f"{topic}-{index} has another leader now, and may have lost some of the transaction",
                 )
         return transaction
+
+    def _takes_writes(self, group: int) -> bool:
+        """One that others have succeeded does not; a leader that thinks so has not heard of what ended it."""
+        record = self._ranges.ranges.get(group)
+        return record is not None and not record.retired
+
+    def _is_needed(self, group: int) -> bool:
+        """Whether a transaction without an outcome wrote to the range, or its leader has yet to answer."""
+        living = [held.open for held in self.coordinator.transactional_ids() if held.open is not None]
+        return self._participants.awaits(group) or any(
+            group == place[0]
+            for transaction in (*living, *self.coordinator.open_transactions())
+            for place in transaction.terms
+        )
 
     def abort_by_administrator(self, words: Words, answer: Answer) -> None:
         """A range's leader asks: [producer id] -> ["ok"] or ["no", error code, message]."""
@@ -248,12 +276,14 @@ class Controller(StoreServices):
         starts = log_starts.record(self.store, name, topic_id, offsets)
         topic = self.topics.get(name)
         if starts is not None and topic is not None:
-            groups = [group for group, _ in topic.groups]
+            groups = lineage.alive({group: self._ranges.ranges[group] for group, _ in topic.groups})
             outcome_records.forget_below(self.store, self.scheduler, groups, starts)
 
-    def forget_range(self, group: int) -> None:
+    def forget_range(self, group: int, record: RangeRecord | None) -> None:
         """Its record is gone."""
-        outcome_records.forget_range(self.store, self.scheduler, group)
+        before = record.before if record is not None else ()
+        gone = {group, *before} - lineage.alive(self._ranges.ranges)
+        outcome_records.forget_ranges(self.store, self.scheduler, sorted(gone))
 
     def forget_partition(self, partition: Partition) -> None:
         """Its topic is gone."""

@@ -11,19 +11,22 @@ range is opened per turn of the loop. A replica of a group whose record names ot
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
+from broker.ranges.births import Births
 from broker.ranges.records import FIRST_GROUP, RangeRecord, directory, first_segment
 from broker.ranges.restores import Restorable, Restores
 from broker.replication.hard_states import HardStateTable
 from broker.replication.range_group import RangeGroup
 from broker.replication.store import Fatal
 from broker.replication.transfer import Send
+from raftish.entries import HardState
 from raftish.host import Done, Host
 from raftish.messages import SnapshotRequest
+from storage.ancestry import is_whole
 from storage.cache import SegmentCache
 from storage.clock import Scheduler
 from storage.disk import Disk
@@ -86,15 +89,19 @@ class Hosted:
             self.compaction.close()
 
     @property
+    def is_coming_up(self) -> bool:
+        return self.stage is Stage.MAKING
+
+    @property
     def replica(self) -> RangeReplica | None:
         return self.range.replica if self.range is not None else None
 
 
 class Hosting:
-    """`log_config` gives a range's limits; `on_open(group, replica)` when there is something to serve from;
+    """`log_config` gives a range's limits; `on_open(group)` when there is something to serve from;
     `on_gone(group)` when there is not any more, though the range is; `on_progress(group, partitions)` when high
     watermarks moved, and before it `on_transactional(group, batches)`; `on_leader(group)` when its leader or term
-    changed."""
+    changed; `on_end(group)` when it has ended, for good, and others succeed it."""
 
     def __init__(
         self,
@@ -105,11 +112,12 @@ class Hosting:
         hard_states: HardStateTable,
         *,
         log_config: Callable[[RangeRecord], LogConfig],
-        on_open: Callable[[int, RangeReplica], None],
+        on_open: Callable[[int], None],
         on_gone: Callable[[int], None],
         on_progress: Callable[[int, Iterable[int]], None],
         on_transactional: Callable[[int, list[TransactionalBatch]], None],
         on_leader: Callable[[int], None],
+        on_end: Callable[[int], None],
         fatal: Callable[[Exception], None],
         send: Send,
     ) -> None:
@@ -128,6 +136,8 @@ class Hosting:
         self._on_progress = on_progress
         self._on_transactional = on_transactional
         self._on_leader = on_leader
+        self._on_end = on_end
+        self._births = Births(node_id, disk, scheduler, self.hosted.get, log_config, self._born, send)
         self._fatal = fatal
         self._wanted: dict[int, RangeRecord] = {}
         self._queue: list[int] = []
@@ -153,11 +163,19 @@ class Hosting:
 
     def replica_of(self, group: int) -> RangeReplica | None:
         hosted = self.hosted.get(group)
-        return hosted.replica if hosted is not None else None
+        return hosted.replica if hosted is not None and hosted.stage is not Stage.REMOVING else None
 
     def front_of(self, group: int) -> ReplicaFront | None:
         hosted = self.hosted.get(group)
         return hosted.front if hosted is not None else None
+
+    def heard(self, peer: int, note: Sequence[Any]) -> None:
+        """What another node's `send` brings."""
+        _, group, *_ = note
+        if self._births.is_fetching(group) and not note[0].endswith("?"):
+            self._births.heard(peer, note)
+        else:
+            self.restores.heard(peer, note)
 
     # What the records say.
 
@@ -176,7 +194,7 @@ class Hosting:
         if not is_named and (since is None or has_left):
             return
         if since is None:
-            self._hard_states.add(group, lsn)
+            self._hard_states.add(group, lsn, record.base_term)
         elif has_left:
             self._hard_states.come_back(group, lsn)
         hosted = self.hosted[group] = Hosted(group, record)
@@ -186,6 +204,8 @@ class Hosting:
 
     def _is_told(self, hosted: Hosted, record: RangeRecord, lsn: int) -> None:
         hosted.record, hosted.lsn = record, lsn
+        if self._node_id not in record.holders and self._births.is_waiting(hosted):
+            self._give_up(hosted)
         if hosted.range is not None and hosted.range.group is not None:
             hosted.range.group.raft.may_stand = self._may_stand(hosted)
 
@@ -208,6 +228,8 @@ class Hosting:
         hosted = self.hosted.get(group)
         if hosted is not None and hosted.stage in (Stage.HERE, Stage.FAILED):
             self._remove(hosted)
+        elif hosted is not None and self._births.is_waiting(hosted):
+            self._give_up(hosted)
         elif hosted is None and self._hard_states.has_left(group):
             self._free(group)
 
@@ -250,6 +272,9 @@ class Hosting:
         """Its place is durable. Raises OSError, CorruptLog, `Fatal`."""
         group, record = hosted.number, hosted.record
         folder = directory(group)
+        if record.base_term:
+            self._open_successor(hosted)
+            return
         made = [name for name in self._disk.list(folder) if name.endswith(".seg")]
         hard_state = self._hard_states.state(group)
         if hard_state.term and not self._hard_states.is_coming(group):
@@ -283,6 +308,45 @@ class Hosting:
             cache=self.cache,
         )
 
+    def _open_successor(self, hosted: Hosted) -> None:
+        """Of other ranges. Its folder is whole or of no use. Raises OSError, CorruptLog, `Fatal`."""
+        is_coming = self._hard_states.is_coming(hosted.number)
+        if is_whole(self._disk, directory(hosted.number)) and not is_coming:
+            self._join(hosted, self._open_old(hosted))
+        elif hosted.number not in self._wanted or self._node_id not in hosted.record.holders:
+            self._give_up(hosted)
+        elif self._is_new(hosted) or is_coming:
+            self._births.begin(hosted)
+        else:
+            raise Fatal(f"the files of range group {hosted.number} are gone from {directory(hosted.number)}")
+
+    def _is_new(self, hosted: Hosted) -> bool:
+        """Whether its group has promised nothing here."""
+        return self._hard_states.state(hosted.number) == HardState(hosted.record.base_term, None)
+
+    def _born(self, hosted: Hosted, error: OSError | None) -> None:
+        if self._is_closed:
+            return
+        replica = None
+        if error is None and hosted.number in self._wanted:
+            try:
+                replica = self._open_old(hosted)
+            except (OSError, CorruptLog) as failure:
+                self._fatal(failure)
+                return
+        self._made(hosted, replica, error)
+
+    def _give_up(self, hosted: Hosted) -> None:
+        """Nothing of it is here yet, and nothing is wanted. What it promised in a former stay is kept."""
+        self._births.forget(hosted)
+        hosted.move(Stage.FAILED)
+        if self._is_new(hosted) or hosted.number not in self._wanted:
+            self._remove(hosted)
+        else:
+            self._end(hosted)
+            self._hard_states.leave(hosted.number, hosted.lsn)
+            self._delete(hosted.number)
+
     def _open_old(self, hosted: Hosted) -> RangeReplica:
         """Raises OSError, CorruptLog."""
         record = hosted.record
@@ -303,7 +367,8 @@ class Hosting:
 
     def _made(self, hosted: Hosted, replica: RangeReplica | None, error: OSError | None) -> None:
         if replica is None:
-            log.error("%s cannot be made here: %s", directory(hosted.number), error)
+            if error is not None:
+                log.error("%s cannot be made here: %s", directory(hosted.number), error)
             hosted.move(Stage.FAILED)
             if hosted.number not in self._wanted:
                 self._remove(hosted)
@@ -337,16 +402,17 @@ class Hosting:
         if group not in self._wanted:
             self._remove(hosted)
             return
-        hard_state = self._hard_states.state(group)
+        is_new = self._is_new(hosted)
         joined = hosted.range.join(
             self._host,
             group,
-            hard_state,
-            is_new=not hard_state.term,
+            self._hard_states.state(group),
+            is_new=is_new,
             may_stand=self._may_stand(hosted),
         )
-        self._on_open(group, replica)
-        if not hard_state.term and hosted.record.replicas[0] == self._node_id:
+        self._on_open(group)
+        self._births.look_soon()
+        if is_new and hosted.record.replicas[0] == self._node_id:
             for delay_ms in STAND_AGAIN_MS:
                 self._scheduler.call_later(delay_ms, self._stand, hosted)
         assert joined is hosted.range.group
@@ -365,7 +431,8 @@ class Hosting:
         def opened(replica: RangeReplica) -> None:
             self._care_for_files(hosted, replica)
             replica.reconfigure(self._log_config(hosted.record))
-            self._on_open(hosted.number, replica)
+            self._on_open(hosted.number)
+            self._births.look_soon()
 
         def failed(error: OSError) -> None:
             log.error("%s cannot be replaced: %s", directory(hosted.number), error)
@@ -412,8 +479,14 @@ class Hosting:
             publish,
             on_progress=lambda partitions: self._on_progress(hosted.number, partitions),
             on_failed=failed,
+            on_sealed=lambda segment_id, ends: self._births.look_soon(),
+            on_rolled=lambda event: self._scheduler.call_soon(self._rolled, hosted),
             on_transactional=lambda batches: self._on_transactional(hosted.number, batches),
         )
+
+    def _rolled(self, hosted: Hosted) -> None:
+        if hosted.replica is not None and hosted.replica.is_retired:
+            self._on_end(hosted.number)
 
     # Removing.
 
@@ -478,6 +551,7 @@ class Hosting:
         """Writes and flushes everything; blocks."""
         self._is_closed = True
         self.restores.close()
+        self._births.close()
         for hosted in self.hosted.values():
             hosted.leave_files()
             replica = hosted.replica

@@ -15,7 +15,9 @@ from typing import Any
 @dataclass(frozen=True, slots=True)
 class Led:
     """`in_sync` are those that have nearly all; `since_ms` by the leader's wall clock; `step` is that of the record
-    (`moves`) which the group has come to, -1 while it is on its way; `is_whole`: all members have the last change."""
+    (`moves`) which the group has come to, -1 while it is on its way; `is_whole`: all members have the last change;
+    `is_here`: all members have their replicas. `is_retired`: it has ended (`lineage`), with segments of the groups
+    `before` in its log."""
 
     leader: int
     term: int
@@ -25,10 +27,14 @@ class Led:
     learners: tuple[int, ...] = ()
     step: int = -1
     is_whole: bool = False
+    is_here: bool = False
+    is_retired: bool = False
+    before: tuple[int, ...] = ()
 
     def words(self, group: int) -> list[object]:
         members = list(self.voters), list(self.in_sync), self.since_ms, list(self.learners)
-        return [group, self.leader, self.term, *members, self.step, self.is_whole]
+        end = self.is_here, self.is_retired, list(self.before)
+        return [group, self.leader, self.term, *members, self.step, self.is_whole, *end]
 
 
 class Leaders:
@@ -50,9 +56,10 @@ class Leaders:
     def said_of_some(self, node: int, words: Iterable[Sequence[Any]], ended: Iterable[int]) -> set[int]:
         """What it knows of some, and those that it leads no more."""
         changed: set[int] = set()
-        for group, leader, term, voters, in_sync, since_ms, learners, step, is_whole in words:
+        for group, leader, term, voters, in_sync, since_ms, learners, step, is_whole, *end in words:
             members = tuple(voters), tuple(in_sync), since_ms, tuple(learners)
-            led = Led(leader, term, *members, step, is_whole)
+            is_here, is_retired, before = end
+            led = Led(leader, term, *members, step, is_whole, is_here, is_retired, tuple(before))
             known = self._led.get(group)
             if known is None or term > known.term or (leader == node and term == known.term and led != known):
                 self._led[group] = led

@@ -69,7 +69,8 @@ class Leaderships:
                     ended.append(group)
                 continue
             led = self._view.led(hosted)
-            said = hosted.led_since_monotonic_ms, led.voters, led.learners, led.step
+            state = led.voters, led.learners, led.step, led.is_here, led.is_retired
+            said = hosted.led_since_monotonic_ms, *state
             if self._said.get(group) != said:
                 self._said[group] = said
                 words.append(led.words(group))

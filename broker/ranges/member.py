@@ -30,6 +30,7 @@ from broker.ranges.member_changes import MetadataMembers
 from broker.ranges.moving import Moving
 from broker.ranges.node import RangesNode
 from broker.ranges.record_watch import RecordWatch
+from broker.ranges.records import RangeRecord
 from broker.ranges.retention import RangeRetention
 from broker.ranges.settings import FollowedSettings
 from broker.ranges.topics import RangeTopics
@@ -161,6 +162,7 @@ class RangesMember:
             on_progress=self._progressed,
             on_transactional=lambda group, batches: self.transactions.committed(group, batches),
             on_leader=self._leader_changed,
+            on_end=self._ended,
             fatal=fatal,
             send=lambda peer, note: self._neighbours.say(peer, ["range", note]),
         )
@@ -290,22 +292,28 @@ class RangesMember:
         if self.node.controller is not None:
             self.node.controller.reconfigure()
 
-    def _range_is_gone(self, group: int) -> None:
+    def _range_is_gone(self, group: int, record: RangeRecord | None) -> None:
         self.leaderships.forget(group)
         if self.node.controller is not None:
-            self.node.controller.forget_range(group)
+            self.node.controller.forget_range(group, record)
 
     def _look(self) -> None:
         if self.node.controller is not None:
             self.node.controller.topics.look()
+            self.node.controller.layouts.look()
 
     def _replica_of(self, group: int) -> RangeReplica | None:
         return self.hosting.replica_of(group)
 
-    def _opened(self, group: int, replica: RangeReplica) -> None:
-        self.topics.opened(group, replica)
+    def _opened(self, group: int) -> None:
+        self.topics.opened(group)
         self.log_starts.opened(group)
         self.moving.touch(group)
+
+    def _ended(self, group: int) -> None:
+        """Its leader tells the controller at once."""
+        self.leaderships.changed([group])
+        self._looks.wake()
 
     def _progressed(self, group: int, partitions: Iterable[int]) -> None:
         self.log_starts.progressed(group)
@@ -421,7 +429,7 @@ class RangesMember:
         elif kind == "transactions":
             self.transactions.heard(peer, rest[0])
         elif kind == "range":
-            self.hosting.restores.heard(peer, rest[0])
+            self.hosting.heard(peer, rest[0])
         elif kind == "log starts":
             self._wished_log_starts(*rest)
         elif kind == "hand over":

@@ -50,6 +50,8 @@ def forgotten(record: RangeRecord, step: int, *, is_whole: bool) -> RangeRecord 
 
 def ordered(record: RangeRecord, move: Move) -> RangeRecord | None:
     """The record with a move of placement begun; None: it cannot be, or not now."""
+    if record.becomes:
+        return None  # its children are what moves (`lineage`)
     if isinstance(move, AddReplica):
         if record.target or move.node in record.replicas or move.node in record.left:
             return None

@@ -1,6 +1,7 @@
 """Carries out what the records ask for of the groups on this node: on their leaders, one change of members at a time.
 
-    leads                the next change towards the record's goal (`moves.next_change`); at the goal, it is said
+    leads                the next change towards the record's goal (`moves.next_change`); at the goal, it is said;
+                         where others shall succeed the range (`lineage`), it is ended
     is not named         asks the leader, "member?", and goes when it hears "no member"
 
 A replica goes only when both say so: the committed record does not name this node, and a leader whose term has a commit
@@ -86,6 +87,8 @@ class Moving:
         assert hosted.range is not None
         if hosted.range.leads:
             try:
+                if hosted.record.becomes:
+                    return self._retire(hosted)
                 return self._change(hosted)
             except (NotLeader, NotNow, ChangeRefused, GroupFailed) as error:
                 log.info("members of range group %d are not changed now: %s", hosted.number, error)
@@ -105,6 +108,16 @@ class Moving:
         return False
 
     # On the leader.
+
+    def _retire(self, hosted: Hosted) -> bool:
+        """Others shall succeed it. Its members are on record as they are before it ends."""
+        assert hosted.range is not None
+        replica = hosted.range.replica
+        if replica.is_retired:
+            return hosted.record.retired or self._change(hosted)
+        if not replica.is_retiring and hosted.range.knows_its_end and self._change(hosted):
+            replica.retire()
+        return False
 
     def _change(self, hosted: Hosted) -> bool:
         assert hosted.range is not None

@@ -2,7 +2,8 @@
 
     HERE            from this node's replicas, and from what it knows of the cluster
     at the leader   of the metadata's group: here while this node is it (`Controller`), handed on to it otherwise
-    not served      the rest; ApiVersions does not name it, so clients say so themselves
+
+Writes wait while a range is handed over to others by a split or a merge.
 
 Guarantee: when this node leads the metadata no more, whoever waits for the controller's answer is cut off before
 anything of it can fail.
@@ -15,14 +16,16 @@ from typing import Any, Final
 
 from broker.broker_settings import BrokerSettings
 from broker.call import Call
-from broker.cluster_view import NOBODY, ClusterView
+from broker.cluster_view import NOBODY
 from broker.config import BrokerConfig
 from broker.handlers import HANDLERS, describe_configs, metadata
 from broker.handlers.config_resources import BROKER_RESOURCE
+from broker.handlers.produce import TOPIC_ID_VERSION
 from broker.ranges.admissions import Admissions
 from broker.ranges.controller import Controller
 from broker.ranges.log_starts import LogStarts
 from broker.ranges.topics import RangeTopics
+from broker.ranges.view import RangesView
 from broker.read_ahead import Budget
 from broker.replication.standby import Relay, hand_on
 from storage.clock import Scheduler
@@ -45,11 +48,9 @@ HERE: Final = frozenset(
         ApiKey.DESCRIBE_LOG_DIRS,
     }
 )
-NOT_SERVED: Final = frozenset(
-    {
-        ApiKey.SEALOG_LAYOUT,
-    }
-)
+LOOK_AGAIN_MS: Final = 5
+MOST_HELD_MS: Final = 10_000
+"""A write waits no longer for the ranges that succeed the one it is for."""
 
 
 class RangesNode:
@@ -60,7 +61,7 @@ class RangesNode:
         settings: BrokerSettings,
         scheduler: Scheduler,
         topics: RangeTopics,
-        view: ClusterView,
+        view: RangesView,
         relay: Relay,
         cluster_id: Callable[[], str],
         log_starts: LogStarts,
@@ -81,9 +82,7 @@ class RangesNode:
         self._asked: set[Call] = set()
         """Calls that the controller here has not answered yet, and some that it has."""
         self.handlers: Mapping[int, Handler] = {
-            key: handler if key in HERE else self._at_the_leader(handler)
-            for key, handler in HANDLERS.items()
-            if key not in NOT_SERVED
+            key: handler if key in HERE else self._at_the_leader(handler) for key, handler in HANDLERS.items()
         } | {
             ApiKey.API_VERSIONS: self._api_versions,
             ApiKey.METADATA: self._metadata,
@@ -174,7 +173,65 @@ class RangesNode:
         def write() -> None:
             HANDLERS[ApiKey.PRODUCE](self, call, request)  # type: ignore[arg-type]  # a node, as far as handlers go
 
-        if request.transactional_id is None:
-            write()
+        def admitted() -> None:
+            # A range may have come to its end while the coordinator was asked.
+            self._when_it_may_go_on(call, request, deadline_ms, begin, otherwise=write)
+
+        def begin() -> None:
+            if request.transactional_id is None:
+                write()
+            else:
+                self.coordinator.before_write(call, request, admitted, moved)
+
+        def moved() -> None:
+            """This node may not have heard of it yet."""
+            if self.scheduler.monotonic_ms() > deadline_ms:
+                write()
+            else:
+                call.hold()
+                self.scheduler.call_later(LOOK_AGAIN_MS, call.release, start)
+
+        def start() -> None:
+            self._when_it_may_go_on(call, request, deadline_ms, begin, otherwise=begin)
+
+        deadline_ms = self.scheduler.monotonic_ms() + MOST_HELD_MS
+        start()
+
+    def _when_it_may_go_on(
+        self,
+        call: Call,
+        request: Any,
+        deadline_ms: int,
+        again: Callable[[], None],
+        *,
+        otherwise: Callable[[], None],
+    ) -> None:
+        """`otherwise` at once, unless ranges are handed over to others just now: then `again`, when they have been; the
+        connection waits. After the deadline clients hear that somebody else leads, and come again."""
+        if (
+            not self.topics.changing
+            or self.scheduler.monotonic_ms() > deadline_ms
+            or not self._is_handed_over(call, request)
+        ):
+            otherwise()
         else:
-            self.coordinator.before_write(call, request, write)
+            call.hold()
+            self._wait(call, request, deadline_ms, again)
+
+    def _wait(self, call: Call, request: Any, deadline_ms: int, again: Callable[[], None]) -> None:
+        if self.scheduler.monotonic_ms() <= deadline_ms and self._is_handed_over(call, request):
+            self.scheduler.call_later(LOOK_AGAIN_MS, self._wait, call, request, deadline_ms, again)
+        else:
+            call.release(again)
+
+    def _is_handed_over(self, call: Call, request: Any) -> bool:
+        by_id = call.version >= TOPIC_ID_VERSION
+        for data in request.topic_data:
+            topic = self.topics.get_by_id(data.topic_id) if by_id else self.topics.get(data.name)
+            partitions = topic.partitions if topic is not None else []
+            if any(
+                0 <= part.index < len(partitions) and self.cluster.is_handed_over(partitions[part.index])
+                for part in data.partition_data
+            ):
+                return True
+        return False

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 
-from broker.ranges.records import SEGMENTS_PER_RANGE, first_segment
+from broker.ranges.records import first_segment
 from storage.clock import Scheduler
 from txn import keys
 from txn.metastore import MetaStore
@@ -33,14 +33,15 @@ def _below(store: MetaStore, group: int, starts: Mapping[int, int]) -> Iterator[
             yield key
 
 
-def forget_range(store: MetaStore, scheduler: Scheduler, group: int) -> None:
-    """It went with its topic."""
+def forget_ranges(store: MetaStore, scheduler: Scheduler, groups: Collection[int]) -> None:
+    """No range has segments of them any more."""
 
-    def all_of_it() -> Iterator[str]:
-        yield from _of_group(store, keys.ABORTED, group)
-        yield from _of_group(store, keys.RESOLVED, group)
+    def all_of_them() -> Iterator[str]:
+        for group in groups:
+            yield from _of_group(store, keys.ABORTED, group)
+            yield from _of_group(store, keys.RESOLVED, group)
 
-    delete_in_batches(store, scheduler, all_of_it)
+    delete_in_batches(store, scheduler, all_of_them)
 
 
 def _of_group(store: MetaStore, prefix: str, group: int) -> Iterator[str]:
@@ -60,7 +61,7 @@ class _Segments:
         self._groups = groups
 
     def __contains__(self, segment: object) -> bool:
-        return isinstance(segment, int) and segment // SEGMENTS_PER_RANGE in self._groups
+        return isinstance(segment, int) and keys.range_of(segment) in self._groups
 
 
 def forget_gone(store: MetaStore, scheduler: Scheduler, groups: Collection[int]) -> None:

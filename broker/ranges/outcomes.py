@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from broker.ranges.records import SEGMENTS_PER_RANGE, first_segment
+from broker.ranges.records import first_segment
 from storage.layout import TransactionalBatch
 from txn import keys
 from txn.metastore import Change, Event, MetaStore, Snapshot
@@ -109,7 +109,7 @@ class Outcomes:
         own = partition.segments()
         if not own:
             return []
-        end = first_segment(own[-1] // SEGMENTS_PER_RANGE + 1)
+        end = first_segment(keys.range_of(own[-1]) + 1)
         later: dict[int, None] = {}
         for key, _ in self._view().scan(prefix, f"{prefix}{own[-1]:020d}{keys.LAST}"):
             segment_id = int(key.split("/")[2])

@@ -11,15 +11,16 @@ asked nothing any more.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from broker.ranges.asking import AskLeader, Words
+from broker.ranges.asking import AskLeader, Told, Words
 from broker.ranges.outcomes import words_of
 from broker.ranges.topics import RangeTopics
 from txn import keys
-from txn.transaction import SegmentWrite, State, Transaction
+from txn.transaction import UNKNOWN_RANGE, SegmentWrite, State, Transaction, within
 from wire.errors import ErrorCode, KafkaError
 
 Done = Callable[[KafkaError | None], None]
@@ -56,6 +57,31 @@ class Participants:
         self._ask = ask
         self._tell = tell
         self._standing: dict[keys.TxnKey, _Standing] = {}
+        self._asked: Counter[int] = Counter()
+
+    def awaits(self, group: int) -> bool:
+        """Whether some question to its leader is not answered yet."""
+        return self._asked[group] > 0
+
+    def _question(self, kind: str, group: int, words: Callable[[], Words], told: Told) -> Callable[[], None]:
+        is_over = False
+
+        def over() -> None:
+            nonlocal is_over
+            self._asked[group] -= not is_over
+            is_over = True
+
+        def answered(answer: Words | None) -> None:
+            over()
+            told(answer)
+
+        def end() -> None:
+            over()
+            give_up()
+
+        self._asked[group] += 1
+        give_up = self._ask(kind, group, words, answered)
+        return end
 
     def close(self, transaction: Transaction, done: Done, *, commit: bool) -> None:
         """No further write of it anywhere; `done` when `transaction.writes` says all that it wrote.
@@ -70,7 +96,9 @@ class Participants:
             nonlocal waiting, is_lost
             if answer is not None:
                 term, written = answer
-                is_lost |= any(expected != term for expected in terms.values())
+                if any(expected != term for expected in terms.values()):
+                    is_lost = True
+                    self._forget_in_successors(group, transaction.producer_id)
                 self._note(transaction, group, written)
             waiting -= 1
             if not waiting:
@@ -78,12 +106,19 @@ class Participants:
 
         for group, terms in groups.items():
             words = [*transaction.key, group, max(terms.values()), list(terms)]
-            self._ask("close", group, partial(list, words), partial(told, group, terms))
+            self._question("close", group, partial(list, words), partial(told, group, terms))
         if commit:
             # On the heels of the other question, so that it finds the transaction closed.
             self._begin_standing(transaction, groups)
         if not groups:
             done(None)
+
+    def _forget_in_successors(self, group: int, producer_id: int) -> None:
+        """As its leader does, where its partitions are others' by now."""
+        record = self._topics.ranges.get(group)
+        for child, _, _ in record.becomes if record is not None and record.retired else ():
+            if child in self._topics.ranges:
+                self._ask("forget", child, lambda: [producer_id], lambda answer: None)
 
     def _closed(self, transaction: Transaction, done: Done, *, is_lost: bool) -> None:
         if not is_lost:
@@ -130,12 +165,14 @@ class Participants:
                 end()
 
     def _groups(self, transaction: Transaction) -> dict[int, dict[int, int]]:
-        """Per range, its partitions in the transaction, each with the leader epoch that let it in; UNKNOWN_TERM."""
+        """Per range, its partitions in the transaction, each with the leader epoch that let it in; UNKNOWN_TERM. Ranges
+        that others have succeeded among them."""
         found: dict[int, dict[int, int]] = {}
-        for (name, index), term in transaction.terms.items():
-            topic = self._topics.get(name)
-            if topic is not None and index < len(topic.partitions):
-                found.setdefault(topic.group_of(index), {})[index] = term
+        for (group, name, index), term in transaction.terms.items():
+            groups = [group] if group != UNKNOWN_RANGE else self._topics.groups_with(name, index)
+            for one in groups:
+                if one in self._topics.ranges:
+                    found.setdefault(one, {})[index] = term
         return found
 
     def _begin_standing(self, transaction: Transaction, groups: dict[int, dict[int, int]]) -> _Standing:
@@ -149,8 +186,7 @@ class Participants:
             positions = [
                 word
                 for partition, writes in transaction.writes.items()
-                if self._topics.group_of(partition) == group
-                for word in words_of(writes, partition.index)
+                for word in words_of(within(writes, group), partition.index)
             ]
             known = transaction.state is not State.OPEN
             return [*transaction.key, group, term, positions if known else None]
@@ -161,7 +197,7 @@ class Participants:
             standing.tell()
 
         standing.left += 1
-        standing.ends.append(self._ask("stands", group, words, told))
+        standing.ends.append(self._question("stands", group, words, told))
 
     def _note(self, transaction: Transaction, group: int, written: Words) -> None:
         partitions = self._topics.partitions_of(group)

@@ -14,7 +14,8 @@ from txn.metastore import Change, Event, MetaStore, Snapshot
 
 
 class RecordWatch:
-    """`on_gone(group)`: a range is on record no more; `on_settled` after each round of news."""
+    """`on_gone(group, record)`: a range is on record no more, and was so before; `on_settled` after each round
+    of news."""
 
     def __init__(
         self,
@@ -22,7 +23,7 @@ class RecordWatch:
         hosting: Hosting,
         moving: Moving,
         *,
-        on_gone: Callable[[int], None],
+        on_gone: Callable[[int, RangeRecord | None], None],
         on_settled: Callable[[], None],
     ) -> None:
         self._topics = topics
@@ -65,10 +66,11 @@ class RecordWatch:
         self._settle()
 
     def _range_is(self, group: int, record: RangeRecord | None, lsn: int) -> None:
+        before = self._topics.ranges.get(group)
         self._topics.range_is(group, record)
         if record is None:
             self._hosting.disappeared(group)
-            self._on_gone(group)
+            self._on_gone(group, before)
         else:
             self._hosting.appeared(group, record, lsn)
             self._moving.touch(group)

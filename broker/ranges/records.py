@@ -8,11 +8,10 @@ from uuid import UUID
 
 from raftish import membership
 from raftish.membership import Membership
+from txn import keys
 
 FIRST_GROUP: Final = 16
 """The numbers below are of groups that hold no range (`metadata_group.METADATA_GROUP`)."""
-SEGMENTS_PER_RANGE: Final = 1 << 32
-"""Segments have one number each in the whole cluster: a range's are those from its group's number times this on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +35,26 @@ class RangeRecord:
     """Nodes that may have had a vote and have none any more: none is made a member again before all of them have
     `dropped` what they had (docs/raft.md, 8)."""
     dropped: tuple[int, ...] = ()
+    becomes: tuple[tuple[int, int, int], ...] = ()
+    """(group, first, last) of the ranges that shall take over its partitions (`broker.ranges.lineage`); of a merge,
+    with those of the other parents."""
+    retired: bool = False
+    """They have: there are records of them, and this one holds no partitions any more."""
+    parents: tuple[int, ...] = ()
+    """Whose partitions it took over, in their order."""
+    before: tuple[int, ...] = ()
+    """The groups whose segments its log may begin with."""
+    wanted: int = 0
+    """How many replicas it should have; 0: as many as it began with."""
+    base_term: int = 0
+    """Its group begins in this term, so that leader epochs rise."""
 
     @classmethod
     def of(cls, value: Any) -> RangeRecord:
-        fields: dict[str, Any] = {key: tuple(x) if isinstance(x, list) else x for key, x in value.items()}
-        return cls(**fields)
+        return cls(**{key: _frozen(one) for key, one in value.items()})
 
     def value(self) -> dict[str, Any]:
-        return {key: list(one) if isinstance(one, tuple) else one for key, one in asdict(self).items()}
+        return {key: _plain(one) for key, one in asdict(self).items()}
 
     @property
     def goal(self) -> tuple[int, ...]:
@@ -60,6 +71,11 @@ class RangeRecord:
         return self.began or self.replicas
 
     @property
+    def factor(self) -> int:
+        """How many replicas it should have."""
+        return self.wanted or len(self.founders)
+
+    @property
     def id(self) -> UUID:
         return UUID(bytes=self.topic_id)
 
@@ -69,8 +85,16 @@ class RangeRecord:
         return membership.encode(Membership(frozenset(self.founders)))
 
 
+def _frozen(value: Any) -> Any:
+    return tuple(_frozen(one) for one in value) if isinstance(value, list | tuple) else value
+
+
+def _plain(value: Any) -> Any:
+    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
+
+
 def first_segment(group: int) -> int:
-    return group * SEGMENTS_PER_RANGE
+    return group * keys.SEGMENTS_PER_RANGE
 
 
 def directory(group: int) -> str:

@@ -48,7 +48,7 @@ class RangeRetention:
 
     def sweep(self) -> None:
         for hosted in list(self._hosting.hosted.values()):
-            if hosted.stage is not Stage.HERE or hosted.range is None:
+            if hosted.stage is not Stage.HERE or hosted.range is None or hosted.record.retired:
                 continue
             if hosted.front is not None:
                 # The newest sealed segment of before may have become an older one.
@@ -102,10 +102,14 @@ class RangeRetention:
     @staticmethod
     def _candidate(topic: ReplicatedTopic, replica: RangeReplica, segment: Segment) -> Candidate:
         is_sealed = segment.state == "SEALED"
+        size = segment.file_size if is_sealed else segment.end
+        if replica.is_ancestor(segment):
+            # Other ranges have the rest of it.
+            size = sum(index.size_bytes for index in segment.indexes.values())
         return Candidate(
             segment.segment_id,
-            segment.header.parents,
-            segment.file_size if is_sealed else segment.end,
+            replica.parents_of(segment),
+            size,
             newest_ms(segment),
             # Below the last stable offset: none of its records has an open outcome.
             is_sealed

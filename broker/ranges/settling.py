@@ -30,10 +30,11 @@ MOST_RANGES: Final = 1_000
 
 
 class Reports:
-    """A leader's side: answers "report": [group, [partition...]] -> [[partition, limit, is all, segment, ranges]...]
+    """A leader's side: answers "report": [group, [partition...]] -> [[partition, limit, is all, segments, ranges]...]
 
-    `limit`: what is below is on record from then on; `segment` holds the last offset of it. `is all`: nothing is above.
-    Ranges are [segment, first, last, producer id].
+    `limit`: what is below is on record from then on, for each segment by itself, [segment, limit in it]: a replica that
+    is behind may not have the last one. `is all`: nothing is above.
+    Ranges are [segment, first, last, producer id], of which the first may lie in an earlier segment.
     """
 
     def __init__(self, topics: RangeTopics, view: RangesView, outcomes: Outcomes, asking: Asking) -> None:
@@ -46,7 +47,10 @@ class Reports:
         group, indexes = words
         partitions = self._topics.partitions_of(group)
         wanted = [partitions[index] for index in indexes if index in partitions]
-        if not wanted or not all(self._view.leads(one) and self._view.knows_end(one) for one in wanted):
+        replica = self._topics.replica_of(group)
+        if not wanted or not all(
+            one.log is replica and self._view.leads(one) and self._view.knows_end(one) for one in wanted
+        ):
             answer(None)
             return
         answer([self._of(partition) for partition in wanted])
@@ -62,13 +66,18 @@ class Reports:
         if len(aborted) > MOST_RANGES:
             limit, is_all = aborted[MOST_RANGES][0], False
             aborted = aborted[:MOST_RANGES]
+        # By its true first offset in every segment, with which nobody else's begins: another aborted transaction may
+        # have begun where the segment does, and both would be one record.
         ranges = [
-            [segment_id, max(first, begin), min(last, end - 1, limit - 1), producer_id]
+            [segment_id, first, min(last, end - 1, limit - 1), producer_id]
             for first, last, producer_id in aborted
-            for segment_id, begin, end in partition.segments_within(first, min(last, limit - 1))
+            for segment_id, _, end in partition.segments_within(first, min(last, limit - 1))
         ]
-        segment_id = partition.segment_of(limit - 1) if limit > partition.log_start_offset else -1
-        return [partition.index, limit, is_all, segment_id, ranges]
+        segments = [
+            [segment_id, min(end, limit)]
+            for segment_id, _, end in partition.segments_within(resolved, limit - 1)
+        ]
+        return [partition.index, limit, is_all, segments, ranges]
 
 
 @dataclass(slots=True, eq=False)
@@ -158,7 +167,7 @@ class RangesSettlement:
         moved: list[Op] = []
         limits: dict[Partition, tuple[int, bool]] = {}
         segments: dict[int, dict[int, int]] = {}
-        for index, limit, is_all, segment_id, ranges in reports:
+        for index, limit, is_all, resolved, ranges in reports:
             partition = partitions.get(index)
             if partition is None:
                 continue
@@ -167,8 +176,8 @@ class RangesSettlement:
                 Put(keys.aborted(segment, index, first), [last, producer_id])
                 for segment, first, last, producer_id in ranges
             ]
-            if segment_id >= 0:
-                segments.setdefault(segment_id, {})[index] = limit
+            for segment_id, until in resolved:
+                segments.setdefault(segment_id, {})[index] = until
         for segment_id, offsets in segments.items():
             key = keys.resolved(segment_id)
             record = self._store.get(key)

@@ -1,7 +1,9 @@
 """The topics as every node sees them: the committed records, and this node's replicas where it has any.
 
 A topic appears when its record and the ranges of all its partitions are there, and grows and goes in the same way. A
-partition of which this node has no replica is a name whose leader is elsewhere.
+partition of which this node has no replica is a name whose leader is elsewhere. Where ranges succeed others, partitions
+are the successors' from the turn on in which that is told, and are read from a predecessor's replica, which is
+complete, until the successor's is here.
 """
 
 from __future__ import annotations
@@ -80,6 +82,8 @@ class RangeTopics:
         self._by_name: dict[str, ReplicatedTopic] = {}
         self._by_id: dict[UUID, ReplicatedTopic] = {}
         self._groups: dict[Partition, int] = {}
+        self.changing: set[int] = set()
+        """Ranges that others are about to succeed, or have, as long as they are on record."""
         self._touched: set[str] = set()
 
     def __iter__(self) -> Iterator[ReplicatedTopic]:
@@ -104,6 +108,27 @@ class RangeTopics:
         """The number of its range's group; None where the topic is gone."""
         return self._groups.get(partition)
 
+    def serving_group(self, partition: Partition) -> int | None:
+        """The group whose replica it is served from here: its range's, or a predecessor's; the first where of none."""
+        group = self._groups.get(partition)
+        record = self.ranges.get(group) if group is not None else None
+        for one in record.parents if record is not None else ():
+            if partition.log is self._replica_of(one):
+                return one
+        return group
+
+    def replica_of(self, group: int) -> RangeReplica | None:
+        """What is here of a range, also of one that others have succeeded."""
+        return self._replica_of(group)
+
+    def groups_with(self, name: str, index: int) -> list[int]:
+        """All ranges that have, or had, a partition and are on record still."""
+        return [
+            group
+            for group, one in self.ranges.items()
+            if one.topic == name and one.first <= index <= one.last
+        ]
+
     def log_config(self, record: RangeRecord) -> LogConfig:
         """Of a range's replica."""
         topic = self._records.get(record.topic)
@@ -111,8 +136,11 @@ class RangeTopics:
         return Rules.of(config, self.config).log_config(self.config)
 
     def knows_all(self, store: MetaStore) -> bool:
-        """Whether every topic that is on record in `store` is here as it is there."""
+        """Whether every topic that is on record in `store` is here as it is there, and every range."""
         records = [(key[len(keys.TOPICS) :], record.value) for key, record in store.scan(keys.TOPICS)]
+        told = {keys.replicated_range(group): one.retired for group, one in self.ranges.items()}
+        if {key: RangeRecord.of(one.value).retired for key, one in store.scan(keys.RANGES)} != told:
+            return False
         return len(records) == len(self) and all(
             (topic := self.get(name)) is not None
             and topic.id.bytes == value["id"]
@@ -131,6 +159,7 @@ class RangeTopics:
 
     def range_is(self, group: int, record: RangeRecord | None) -> None:
         before = self.ranges.pop(group, None)
+        self.changing.discard(group)
         if before is not None:
             self._ranges_of[before.topic].discard(group)
             self._touched.add(before.topic)
@@ -138,6 +167,8 @@ class RangeTopics:
             self.ranges[group] = record
             self._ranges_of.setdefault(record.topic, set()).add(group)
             self._touched.add(record.topic)
+            if record.becomes:
+                self.changing.add(group)
 
     def settle(self) -> None:
         """Make the topics what the records say."""
@@ -157,7 +188,7 @@ class RangeTopics:
         groups = sorted(
             (one.first, one.last, group)
             for group in self._ranges_of.get(name, ())
-            if (one := self.ranges[group]).topic_id == record["id"]
+            if (one := self.ranges[group]).topic_id == record["id"] and not one.retired
         )
         if sum(last - first + 1 for first, last, _ in groups) != record["partitions"]:
             return  # the rest of it is about to be told
@@ -169,9 +200,13 @@ class RangeTopics:
         elif config != topic.config:
             topic.config, topic.rules = config, Rules.of(config, self.config)
             self._put_in_force(topic)
+        topic.groups = [(group, last) for _, last, group in groups]
         for first, last, group in groups:
             if first == len(topic.partitions):
                 self._grow(topic, group, first, last)
+            else:
+                self._groups |= dict.fromkeys(topic.partitions[first : last + 1], group)
+                self._serve(group)
 
     def _put_in_force(self, topic: ReplicatedTopic) -> None:
         for group, _ in topic.groups:
@@ -180,17 +215,43 @@ class RangeTopics:
                 replica.reconfigure(topic.rules.log_config(self.config))
 
     def _grow(self, topic: ReplicatedTopic, group: int, first: int, last: int) -> None:
-        replica = self._replica_of(group)
-        log = replica if replica is not None else cast(SequencedRange, AbsentRange(first, last))
-        added = [Partition(topic.name, topic.id, index, log) for index in range(first, last + 1)]
-        topic.groups.append((group, last))
+        absent = cast(SequencedRange, AbsentRange(first, last))
+        added = [
+            Partition(topic.name, topic.id, index, self._log_of(group, index) or absent)
+            for index in range(first, last + 1)
+        ]
         topic.partitions += added
         self._groups |= dict.fromkeys(added, group)
         self.partition_count += len(added)
         self.changes += 1
-        if replica is not None:
-            for partition in added:
+        for partition in added:
+            if partition.log is not absent:
                 self.on_served(partition)
+
+    def _log_of(self, group: int, index: int) -> SequencedRange | None:
+        """What this node has of a partition."""
+        for one in (group, *self.ranges[group].parents):
+            record = self.ranges.get(one)
+            replica = self._replica_of(one) if record is not None else None
+            if replica is not None and replica.first <= index <= replica.last:
+                return replica
+        return None
+
+    def _serve(self, group: int) -> None:
+        """Its partitions from what is here of them, if they are not."""
+        record = self.ranges[group]
+        absent = cast(SequencedRange, AbsentRange(record.first, record.last))
+        for partition in self.served_by(group):
+            log = self._log_of(group, partition.index)
+            if log is None and not isinstance(partition.log, AbsentRange):
+                partition.serve_from(absent)
+                self.on_absent(partition)
+            elif log is not None and partition.log is not log:
+                partition.serve_from(log)
+                self.on_served(partition)
+            else:
+                continue
+            partition.wake()
 
     def _drop(self, topic: ReplicatedTopic) -> None:
         del self._by_name[topic.name]
@@ -216,21 +277,23 @@ class RangeTopics:
         """The same by their numbers."""
         return {partition.index: partition for partition in self.served_by(group)}
 
-    def opened(self, group: int, replica: RangeReplica) -> None:
-        """Serve the range from this from now on."""
-        for partition in self.served_by(group):
-            partition.serve_from(replica)
-            self.on_served(partition)
-            partition.wake()
+    def opened(self, group: int) -> None:
+        """There is a replica of it here, or another one: serve from that from now on."""
+        for one in self._successors(group):
+            self._serve(one)
 
     def gone(self, group: int) -> None:
         """There is no replica of it here any more."""
+        self.opened(group)
+
+    def _successors(self, group: int) -> list[int]:
+        """Itself, or the ranges that have its partitions now."""
         record = self.ranges.get(group)
-        if record is not None:
-            for partition in self.served_by(group):
-                partition.serve_from(cast(SequencedRange, AbsentRange(record.first, record.last)))
-                self.on_absent(partition)
-                partition.wake()
+        if record is None:
+            return []
+        if not record.retired:
+            return [group]
+        return [child for child, _, _ in record.becomes if child in self.ranges]
 
     def progressed(self, group: int, partitions: Iterable[int]) -> None:
         record = self.ranges.get(group)

@@ -77,8 +77,10 @@ class RangeTransactions:
     def committed(self, group: int, batches: list[TransactionalBatch]) -> None:
         """In a range's log here; before readers see them."""
         partitions = self._topics.partitions_of(group)
+        replica = self._topics.replica_of(group)
         for batch in batches:
-            if batch.partition in partitions:  # or its topic is not known yet, and all is found when it is
+            # Otherwise it is served from another log, or its topic is not known yet: all is found when it is.
+            if batch.partition in partitions and partitions[batch.partition].log is replica:
                 self.outcomes.committed(partitions[batch.partition], batch)
 
     def heard(self, peer: int, words: Words) -> None:

@@ -15,6 +15,7 @@ from broker.ranges.topics import RangeTopics
 from broker.read_replica import Replica
 from raftish.host import Group
 from storage.clock import Scheduler
+from txn import keys
 from txn.partition import Partition
 
 LATELY_MS: Final = 60_000
@@ -73,8 +74,25 @@ class RangesView:
         return leads
 
     def knows_end(self, partition: Partition) -> bool:
-        hosted = self._hosted(partition)
-        return hosted is not None and hosted.range is not None and hosted.range.knows_its_end
+        return _knows_end(self._hosted(partition))
+
+    def group_knows_end(self, group: int) -> bool:
+        """As `knows_end`, of whatever range, also one that others have succeeded."""
+        return _knows_end(self._hosting.hosted.get(group))
+
+    def is_handed_over(self, partition: Partition) -> bool:
+        """Whether writes can go nowhere for a moment, but may go on from here: this node leads the range that ends, or
+        has a part in the one that begins, which nobody leads yet."""
+        group = self._topics.group_of(partition)
+        record = self._topics.ranges.get(group) if group is not None else None
+        if group is None or record is None:
+            return False
+        if record.base_term:
+            if self._was_never_led(group):
+                return group in self._hosting.hosted
+            if self.of_group(group).leader not in (NOBODY, self.node_id):
+                return False
+        return bool(getattr(partition.log, "is_retiring", False)) and self.leads(partition)
 
     def led_lately(self, partition: Partition) -> bool:
         hosted = self._hosted(partition)
@@ -83,7 +101,8 @@ class RangesView:
         return self._clock.monotonic_ms() - hosted.led_since_monotonic_ms < LATELY_MS
 
     def _hosted(self, partition: Partition) -> Hosted | None:
-        group = self._topics.group_of(partition)
+        """What it is served from here."""
+        group = self._topics.serving_group(partition)
         return self._hosting.hosted.get(group) if group is not None else None
 
     def leadership(self, partition: Partition | None) -> Leadership:
@@ -91,10 +110,32 @@ class RangesView:
         group = self._topics.group_of(partition) if partition is not None else None
         if group is None:
             return self._nobody
-        known = self.of_group(group)
+        assert partition is not None
+        known = self._or_of_parent(group, partition, self.of_group(group))
         if known.leader in (NOBODY, self.node_id) or any(one.id == known.leader for one in self._named()):
             return known
         return replace(known, leader=NOBODY)
+
+    def _was_never_led(self, group: int) -> bool:
+        """So far as this node knows. It may have been voted for already."""
+        if self.of_group(group).leader != NOBODY:
+            return False
+        hosted = self._hosting.hosted.get(group)
+        replica = hosted.replica if hosted is not None else None
+        if replica is not None:
+            return not replica.last_index
+        return self.of_group(group).epoch <= self._topics.ranges[group].base_term
+
+    def _or_of_parent(self, group: int, partition: Partition, known: Leadership) -> Leadership:
+        """As long as a range that has just begun never had a leader, the one of before is where clients are served."""
+        record = self._topics.ranges.get(group)
+        if record is None or not record.parents or not self._was_never_led(group):
+            return known
+        for parent in record.parents:
+            of_parent = self._topics.ranges.get(parent)
+            if of_parent is not None and of_parent.first <= partition.index <= of_parent.last:
+                return self.of_group(parent)
+        return known
 
     def of_group(self, group: int) -> Leadership:
         """Of one range, by what this node's replica heard, or by what others say."""
@@ -154,14 +195,31 @@ class RangesView:
         in_sync = tuple(node for node in voters if lag.get(node, 0) <= CURRENT_LAG)
         learners = tuple(sorted(raft.membership.learners))
         record = self._topics.ranges.get(hosted.number)
-        step, is_whole = -1, False
+        step, is_whole, is_here = -1, False, False
         if record is not None and raft.leadership is not None and raft.memberships.index <= raft.commit:
             progress = raft.leadership.progress
+            is_here = all(one.match for one in progress.values())
             behind = {node for node, one in progress.items() if one.match < raft.memberships.index}
             is_whole = not behind
             if moves.is_done(record.goal, raft.membership) and behind <= set(record.replicas):
                 step = record.step
-        return Led(self.node_id, raft.term, voters, in_sync, hosted.led_since_ms, learners, step, is_whole)
+        replica = hosted.range.replica
+        before: set[int] = set()
+        if replica.is_retired:
+            before = {keys.range_of(segment.segment_id) for segment in replica.segments}
+        return Led(
+            self.node_id,
+            raft.term,
+            voters,
+            in_sync,
+            hosted.led_since_ms,
+            learners,
+            step,
+            is_whole,
+            is_here,
+            replica.is_retired,
+            tuple(sorted(before)),
+        )
 
     def _lag(self, group: Group) -> dict[int, int]:
         """By replica: entries behind. One that answers nothing counts as behind by all, though it may be heard."""
@@ -207,7 +265,8 @@ class RangesView:
                     is_fixed=True,
                 )
             )
-        return found + [self._status(group) for group in sorted(self._topics.ranges)]
+        ranges = self._topics.ranges
+        return found + [self._status(group) for group in sorted(ranges) if not ranges[group].retired]
 
     def _status(self, group: int) -> RangeStatus:
         record = self._topics.ranges[group]
@@ -230,9 +289,9 @@ class RangesView:
             tuple(sorted({*learners, *record.target}.difference(known.replicas))),
             lag,
             since_ms,
-            wanted=len(record.founders),
+            wanted=record.factor,
             barred=frozenset(record.left),
-            is_moving=bool(record.target),
+            is_moving=bool(record.target or record.becomes),
         )
 
     def away(self) -> Collection[int]:
@@ -243,3 +302,7 @@ class RangesView:
         group = self._metadata()
         nodes = len(group.raft.membership.voters) if group is not None else 1
         return replication_factor(wanted, nodes, self._default_factor)
+
+
+def _knows_end(hosted: Hosted | None) -> bool:
+    return hosted is not None and hosted.range is not None and hosted.range.knows_its_end

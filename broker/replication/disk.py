@@ -118,6 +118,9 @@ class ReplicatedDisk:
         self._tree.rename(old, new)
         self._change((Code.RENAME, old, new))
 
+    def link(self, existing: str, new: str) -> None:
+        raise OSError(errno.ENOTSUP, "a file of the leader's disk has one name", new)
+
     # Flushing.
 
     def flush_dir(self, path: str) -> None:

@@ -91,7 +91,7 @@ class HardStateTable:
         )
         if empty:
             # Both are written before a group takes part: a place that was still being made promised nothing.
-            if place.number > 2 or place.hard_state.term:
+            if place.number > 2 or place.hard_state.vote is not None:
                 raise Fatal(f"{path} lacks what it had at byte {position}: {_ADVICE}")
             place.group = _FREE
         if place.group == _FREE:
@@ -141,8 +141,8 @@ class HardStateTable:
     def state(self, group: int) -> HardState:
         return self._places[group].hard_state
 
-    def add(self, group: int, since: int) -> None:
-        """A place for a group that begins here. It takes part when that is durable."""
+    def add(self, group: int, since: int, term: int = 0) -> None:
+        """A place for a group that begins here, in a term in which nobody leads. It takes part when that is durable."""
         assert group != _FREE
         assert group not in self._places, f"group {group} has a place already"
         if self._free:
@@ -150,7 +150,7 @@ class HardStateTable:
         else:
             place = _Place(self._end, 0, 0, 0, HardState(0, None))
             self._end += PLACE_BYTES
-        place.group, place.since, place.hard_state = group, since, HardState(0, None)
+        place.group, place.since, place.hard_state = group, since, HardState(term, None)
         self._places[group] = place
         self._put(place)
         self._put(place)

@@ -7,6 +7,9 @@
             position               ->
                                    <-   piece  group id generation position bytes       None: that file is gone by now
 
+    ancestors?  group              ->     of what came before its log (`storage.ancestry`)
+                                   <-   ancestors  group [[id, generation, size], ...] the list of them, packed
+
 Any node may be asked: what is sealed is committed, so its files stand. Where one goes meanwhile the list is asked for
 anew. A segment that retention took takes nothing from those after it: the chain begins later then. Where compaction has
 written one anew that is here already, all begins anew: of two files of different compactions one may have what the
@@ -19,15 +22,15 @@ from __future__ import annotations
 import errno
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from broker.replication.patient_question import PatientQuestion
 from broker.replication.transfer import PART_BYTES, FetchFailed, Send
+from storage.ancestry import AncestorsAside
 from storage.clock import Scheduler
 from storage.disk import Disk, File
 from storage.format import CorruptLog
 from storage.replica import RangeReplica
-from storage.replica_takeover import ChainAside
 
 FETCHING_MS: Final = 10_000
 """So long after a question it is taken for granted that another one comes."""
@@ -63,10 +66,19 @@ class SegmentSource:
         sealed = {one.segment_id: one for one in replica.segments if one.state == "SEALED"}
         if kind == "segments?":
             names = [
-                [segment.segment_id, segment.header.generation, segment.file_size]
-                for segment in sealed.values()
+                [one.segment_id, one.header.generation, one.file_size]
+                for one in replica.own_segments
+                if one.state == "SEALED"
             ]
             self._send(peer, ["segments", group, names])
+        elif kind == "ancestors?":
+            before = replica.ancestry.by_id
+            names = [
+                [one.segment_id, one.header.generation, one.file_size]
+                for one in sealed.values()
+                if one.segment_id in before
+            ]
+            self._send(peer, ["ancestors", group, names, replica.ancestry.packed()])
         elif kind == "piece?":
             segment_id, generation, position = rest
             segment = sealed.get(segment_id)
@@ -82,14 +94,29 @@ class SegmentSource:
             self._send(peer, ["piece", group, segment_id, generation, position, data])
 
 
+class Aside(Protocol):
+    """Where copies are put, as `storage.replica_takeover.ChainAside`."""
+
+    chain: list[tuple[int, int]]
+
+    @property
+    def last_index(self) -> int: ...
+    def path(self, segment_id: int) -> str: ...
+    def create(self, segment_id: int) -> File: ...
+    def start_over(self) -> None: ...
+    def check(self, segment_id: int) -> Iterator[None]: ...
+
+
 class SegmentFetch:
     """Fetches from `source` until `aside` holds a chain up to at least `least_index`, then, once, `done(None)`; or
     `done(error)`: `FetchFailed`, or an error of this node's own disk."""
 
+    asks_for = "segments"
+
     def __init__(
         self,
         group: int,
-        aside: ChainAside,
+        aside: Aside,
         disk: Disk,
         scheduler: Scheduler,
         send: Send,
@@ -111,7 +138,7 @@ class SegmentFetch:
         self._position = -1
         """What is asked for of the first one; -1: nothing."""
         self._question = PatientQuestion(scheduler, send, source, self.give_up)
-        self._question.ask(["segments?", group])
+        self._question.ask([f"{self.asks_for}?", group])
 
     def close(self) -> None:
         """Nothing is told any more."""
@@ -130,14 +157,14 @@ class SegmentFetch:
             return
         kind, _, *rest = note
         try:
-            if kind == "segments" and self._question.words[0] == "segments?":
+            if kind == self.asks_for and self._question.words[0] == f"{kind}?":
                 self._heard_names(*rest)
             elif kind == "piece" and self._position >= 0:
                 self._heard_piece(*rest)
         except OSError as error:
             self._end(error)
 
-    def _heard_names(self, names: Sequence[Sequence[int]]) -> None:
+    def _heard_names(self, names: Sequence[Sequence[int]], *_: Any) -> None:
         found = [(segment_id, generation, size) for segment_id, generation, size in names]
         there = {segment_id: generation for segment_id, generation, _ in found}
         here = self._aside.chain
@@ -188,7 +215,7 @@ class SegmentFetch:
         self._close_file()
         self._disk.remove(self._aside.path(self._names[0][0]))
         self._position = -1
-        self._question.ask(["segments?", self._group])
+        self._question.ask([f"{self.asks_for}?", self._group])
 
     def _flushed(self, error: OSError | None) -> None:
         if self._is_over:
@@ -247,3 +274,37 @@ class SegmentFetch:
             # What is here goes on as it was, and there may be space later.
             error = FetchFailed(str(error))
         self._done(error)
+
+
+class AncestorFetch(SegmentFetch):
+    """The same of the segments that came before a range's log. There may be none any more."""
+
+    asks_for = "ancestors"
+
+    def __init__(
+        self,
+        group: int,
+        aside: AncestorsAside,
+        disk: Disk,
+        scheduler: Scheduler,
+        send: Send,
+        source: int,
+        done: Callable[[Exception | None], None],
+    ) -> None:
+        self._ancestors = aside
+        super().__init__(group, aside, disk, scheduler, send, source, 0, done)
+
+    def _heard_names(self, names: Sequence[Sequence[int]], *packed: Any) -> None:
+        self._ancestors.start_over()
+        try:
+            self._ancestors.listed(packed[0])
+        except CorruptLog as error:
+            self.give_up(str(error))
+            return
+        if any(segment_id not in self._ancestors.ancestry.by_id for segment_id, *_ in names):
+            self.give_up(f"node {self.source} sends segments that were not before the range")
+        elif names:
+            super()._heard_names(names)
+        else:
+            self.close()
+            self._done(None)

@@ -78,7 +78,7 @@ class Watch:
                     g
                     for m in self.cluster.members.values()
                     for g, r in m.topics.ranges.items()
-                    if (r.topic, r.first) == (record.topic, record.first)
+                    if (r.topic, r.first, r.created_ms) == (record.topic, record.first, record.created_ms)
                 ]
                 members = self.membership(groups[0])
                 assert members.voters == set(changed.replicas), (
@@ -111,7 +111,7 @@ def at_rest(cluster):
     """Nothing is on the move, and each node has what the records say and nothing else."""
     for member in cluster.members.values():
         for record in member.topics.ranges.values():
-            if record.target or len(record.replicas) != len(record.founders):
+            if record.target or record.becomes or len(record.replicas) != record.factor:
                 return False
         named = {group for group, one in member.topics.ranges.items() if member.node_id in one.replicas}
         if set(member.hosting.hosted) != named:
@@ -137,13 +137,15 @@ def judge(cluster, writers):
         assert list(range(len(values))) == sorted(writer.acked.values())
 
 
-def run(seed):
+def run(seed, beside=lambda cluster: lambda: None):
+    """`beside(cluster)` begins something more, when there are topics, and gives what ends it."""
     cluster = SimRanges(seed)
     rng = cluster.rng
     with Watch(cluster).on() as watch:
         for name, partitions, factor in TOPICS:
             cluster.create_topic(name, partitions, factor)
         writers = [Writer(cluster, name, n) for name, partitions, _ in TOPICS for n in range(partitions)]
+        end_beside = beside(cluster)
         operator = Operator(cluster)
         goes, drains = rng.sample((0, 1, 2), 2)
         for step in range(STEPS):
@@ -164,6 +166,7 @@ def run(seed):
             cluster.advance(rng.choice((0, 100, 400)))
             watch.look()
         cluster.heal()
+        end_beside()
         operator.finish(max_ms=90_000)
         cluster.run_until(lambda: at_rest(cluster), max_ms=90_000)
         watch.look()

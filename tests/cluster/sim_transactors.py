@@ -352,12 +352,13 @@ def headers(cluster):
     return [key for key, _ in view.scan(keys.TXNS)]
 
 
-def live_through_faults(seed, transactions=40):
+def live_through_faults(seed, transactions=40, beside=lambda cluster: lambda: None):
     """A cluster, four producers, faults at whatever moment; then all that they were told is held against what is there.
-    How each transaction ended, as counts."""
+    How each transaction ended, as counts. `beside(cluster)` begins something more, and gives what ends it."""
     cluster = SimRanges(seed)
     rng = cluster.rng
     cluster.create_topic("t", 6)
+    end_beside = beside(cluster)
     transactors = [
         Transactor(cluster, f"x{n}", "t", PARTITIONS, 1 + n % 2, rng.choice((2000, 60_000)), 0.1)
         for n in range(4)
@@ -403,6 +404,7 @@ def live_through_faults(seed, transactions=40):
             done += 1
     faults_go_on = False
     cluster.heal()
+    end_beside()
     for steps in under_way.values():
         for _ in steps:
             pass

@@ -63,7 +63,7 @@ def test_nodes_that_were_told_of_other_peers_are_no_part_of_it():
 
 
 def words(group, leader, term, since_ms=0):
-    return [group, leader, term, [1, 2, 3], [1, 2], since_ms, [], 0, False]
+    return [group, leader, term, [1, 2, 3], [1, 2], since_ms, [], 0, False, True, False, []]
 
 
 def test_the_latest_term_says_who_leads():

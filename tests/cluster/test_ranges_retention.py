@@ -320,11 +320,13 @@ def test_who_deletes_records_while_nobody_leads_the_metadata_hears_that_it_took_
     assert not member.log_starts._wishes
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_nothing_above_the_log_starts_is_lost_under_faults(seed):
+def live_with_retention(seed, beside=lambda cluster: lambda: None):
+    """A cluster whose logs lose their begin, faults at whatever moment; then what is there is held against what was
+    acknowledged and deleted. `beside(cluster)` begins something more, and gives what ends it."""
     cluster = SimRanges(100 + seed, retention_check_interval_ms=1500, **SMALL)
     rng = cluster.rng
     assert cluster.create_topic("t", 3, retention_bytes=15_000).error_code is ErrorCode.none
+    end_beside = beside(cluster)
     writers = [Writer(cluster, "t", partition) for partition in range(3)]
     asked = [0, 0, 0]
     deleted = [0, 0, 0]
@@ -352,6 +354,7 @@ def test_nothing_above_the_log_starts_is_lost_under_faults(seed):
                 cluster.heal()
     cluster.heal()
     cluster.controller()
+    end_beside()
     cluster.whole()
     for writer in writers:
         while writer.waiting is not None or not writer.acked:
@@ -367,6 +370,12 @@ def test_nothing_above_the_log_starts_is_lost_under_faults(seed):
         for node in cluster.names:
             partition = cluster.members[node].topics.get("t").partitions[writer.partition]
             assert partition.high_watermark == end
+    return cluster
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_nothing_above_the_log_starts_is_lost_under_faults(seed):
+    cluster = live_with_retention(seed)
     first = [
         replica.first_index for replica in (h.replica for h in cluster.members[0].hosting.hosted.values())
     ]

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 from support.sim_loop import SimScheduler
 
 from broker.ranges.asking import LONGEST_RETRY_MS, RETRY_MS, Asking
-from broker.ranges.settling import RangesSettlement
+from broker.ranges.settling import RangesSettlement, Reports
 from broker.replication.life import Life
+from txn.buffer import PartitionTransactions
 from txn.metastore import Delete
 from txn.settlement import PASS_DELAY_MS
 from txn.transaction import SegmentWrite, State, Transaction
@@ -127,10 +128,33 @@ def test_a_report_from_before_an_abort_says_nothing_of_what_it_wrote():
     aborted(1, 0, 4)
     scheduler.advance(PASS_DELAY_MS)
     aborted(2, 5, 9)
-    asked.pop()([[0, 5, True, 70, [[70, 0, 4, 1]]]])
+    asked.pop()([[0, 5, True, [[70, 5]], [[70, 0, 4, 1]]]])
     assert len(store.deleted) == 1
     scheduler.advance(PASS_DELAY_MS)
     # Asked after its end: what is above the limit can never come.
-    asked.pop()([[0, 5, True, 70, []]])
+    asked.pop()([[0, 5, True, [], []]])
     assert len(store.deleted) == 2
     assert not settlement.backlog
+
+
+def test_a_report_tells_two_aborted_transactions_apart_where_a_segment_begins():
+    """One reaches over from the segment before, another begins where the segment does: each is a record of its own."""
+    transactions = PartitionTransactions()
+    transactions.add_aborted(1, 2, 7)
+    transactions.add_aborted(4, 5, 5)
+    partition = SimpleNamespace(
+        index=0,
+        last_stable_offset=9,
+        end_offset=9,
+        transactions=transactions,
+        segments_within=lambda first, last: [
+            one for one in [(70, 0, 5), (71, 5, 9)] if one[1] <= last and one[2] > first
+        ],
+    )
+    outcomes = SimpleNamespace(resolved=lambda _: 1)
+    reports = Reports(SimpleNamespace(), SimpleNamespace(), outcomes, SimpleNamespace(serve=lambda *_: None))
+    index, limit, is_all, segments, ranges = reports._of(partition)
+    assert (index, limit, is_all) == (0, 9, True)
+    assert sorted(ranges) == [[70, 2, 4, 1], [71, 2, 7, 1], [71, 5, 5, 4]]
+    # Each segment says so by itself: a replica that is behind may have the first one alone.
+    assert segments == [[70, 5], [71, 9]]

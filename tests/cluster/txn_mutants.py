@@ -26,10 +26,10 @@ def takes_writes_after_the_end():
     """A closed transaction may write on."""
     end_in = Admissions._end_in
 
-    def mutant(self, key, group, led):
+    def mutant(self, key, group, log, led):
         admitted = self._open.get(key[:2])
         partitions = dict(admitted.partitions) if admitted is not None else {}
-        written = end_in(self, key, group, led)
+        written = end_in(self, key, group, log, led)
         if admitted is not None:
             admitted.partitions.update(partitions)
             self._open[key[:2]] = admitted
@@ -42,9 +42,9 @@ def says_once_where_it_wrote():
     """The coordinator, whose first question's answer was lost, hears that nothing was written."""
     end_in = Admissions._end_in
 
-    def mutant(self, key, group, led):
+    def mutant(self, key, group, log, led):
         again = key in self._closed and group in self._closed[key].groups
-        return {} if again else end_in(self, key, group, led)
+        return {} if again else end_in(self, key, group, log, led)
 
     return patch.object(Admissions, "_end_in", mutant)
 
@@ -140,8 +140,10 @@ def resolves_at_the_high_watermark():
     of = Reports._of
 
     def mutant(self, partition):
-        index, _, *rest = of(self, partition)
-        return [index, partition.high_watermark, *rest]
+        index, _, is_all, _, ranges = of(self, partition)
+        end = partition.high_watermark
+        segments = [[segment_id, min(last, end)] for segment_id, _, last in partition.segments_within(0, end)]
+        return [index, end, is_all, segments, ranges]
 
     return patch.object(Reports, "_of", mutant)
 

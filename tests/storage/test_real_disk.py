@@ -414,3 +414,19 @@ def test_there_are_as_many_flush_threads_as_flushes_at_once(
     assert len(disk._threads) == 6
     monkeypatch.undo()
     disk.close()
+
+
+def test_a_link_is_another_name_of_the_same_file(tmp_path: Path) -> None:
+    disk = RealDisk(tmp_path, lambda *_: None)
+    disk.make_dir("d")
+    file = disk.open("a", create=True)
+    file.pwritev([b"x"], 0)
+    file.close()
+    disk.link("a", "d/b")
+    with pytest.raises(FileExistsError):
+        disk.link("a", "d/b")
+    disk.remove("a")
+    again = disk.open_readonly("d/b")
+    assert again.pread(10, 0) == b"x"
+    again.close()
+    disk.close()

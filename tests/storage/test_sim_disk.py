@@ -172,3 +172,19 @@ def test_virtual_time() -> None:
     assert (order[-1], scheduler.now_ms()) == ("later", 1010)
     with pytest.raises(AssertionError, match="never came true"):
         scheduler.run_until(lambda: False)
+
+
+def test_a_link_is_another_name_of_the_same_file() -> None:
+    disk = SimDisk()
+    disk.make_dir("d")
+    disk.replace("d/a", b"x")
+    disk.flush_dir("")
+    disk.link("d/a", "d/b")
+    with pytest.raises(FileExistsError):
+        disk.link("d/a", "d/b")
+    with pytest.raises(FileNotFoundError):
+        disk.link("d/none", "d/c")
+    disk.open("d/b").pwritev([b"y"], 0)
+    assert disk.content("d/a") == b"y"
+    assert {disk.crash(seed).exists("d/b") for seed in range(20)} == {True, False}
+    assert disk.crash(1, keep="none").exists("d/a")

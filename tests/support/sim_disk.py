@@ -250,8 +250,8 @@ class SimDisk:
     def fail(
         self, kind: str, path_part: str = "", *, error: int = errno.EIO, times: int = 1, after: int = 0
     ) -> None:
-        """Fail the next `times` operations of a kind ("write", "allocate", "truncate", "flush", "flush_dir",
-        "create", "rename", "remove", "read") on paths that contain `path_part`, when `after` of them have passed."""
+        """Fail the next `times` operations of a kind ("write", "allocate", "truncate", "flush", "flush_dir", "create",
+        "rename", "link", "remove", "read") on paths that contain `path_part`, when `after` of them have passed."""
         self._failures.append([kind, path_part, error, times, after])
 
     def crash(
@@ -380,6 +380,15 @@ class SimDisk:
         else:
             old_parent.change({old_name: None})
             new_parent.change({new_name: node})
+
+    def link(self, existing: str, new: str) -> None:
+        self.check_alive()
+        inode = self._inode(existing)
+        parent, name = self._parent(new)
+        if name in parent.cached:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), new)
+        self.meet("link", new)
+        parent.change({name: inode})
 
     def flush_dir(self, path: str) -> None:
         self.check_alive()
