@@ -195,10 +195,18 @@ def setting(admin, broker, name):
     return (found[name].value, ConfigSource(found[name].source)) if name in found else None
 
 
+def admin_of(brokers):
+    """Once all name all: a node that has just started names those that it heard, and librdkafka forgets the others."""
+    for address in brokers.bootstrap.split(","):
+        alone = AdminClient({"bootstrap.servers": address})
+        wait_until(lambda one=alone: len(one.list_topics().brokers) == 3, "not every node is named")
+    return AdminClient({"bootstrap.servers": brokers.bootstrap})
+
+
 def through_settings(folder):
     name = "log.roll.ms"
     with SetBrokers(folder) as brokers:
-        admin = AdminClient({"bootstrap.servers": brokers.bootstrap})
+        admin = admin_of(brokers)
         admin.create_topics([NewTopic("t", 3, 3)])["t"].result(PATIENCE_S)
         for node in brokers.nodes:
             assert setting(admin, str(node), name) == ("5000000", ConfigSource.STATIC_BROKER_CONFIG)
@@ -220,6 +228,7 @@ def through_settings(folder):
             brokers.kill(node)
             brokers.launch(node)
             brokers.leader()
+        admin = admin_of(brokers)
         wait_until(is_in_force, "it did not outlive the kills")
         set_on(admin, "1", name, None, AlterConfigOpType.DELETE)
         wait_until(lambda: setting(admin, "1", name) == others, "what is set for all is not in force")
