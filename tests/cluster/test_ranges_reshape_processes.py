@@ -9,7 +9,7 @@ import os
 import threading
 import time
 
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from broker.client import LayoutClient
@@ -68,7 +68,13 @@ class Transactional(Load):
     """Transactions over all partitions, some of which are aborted."""
 
     def work(self):
-        producer = Producer({"bootstrap.servers": self.brokers.bootstrap, "transactional.id": "x"})
+        producer = Producer(
+            {
+                "bootstrap.servers": self.brokers.bootstrap,
+                "transactional.id": "x",
+                "message.timeout.ms": 10_000,
+            }
+        )
         producer.init_transactions(PATIENCE_S)
         number = self.retries = 0
         self.aborted = set()
@@ -90,7 +96,8 @@ class Transactional(Load):
                     producer.abort_transaction(PATIENCE_S)
                     self.aborted |= set(values)
             except KafkaException as error:
-                if not error.args[0].txn_requires_abort():
+                # The second one where it has failed already when the next message is given.
+                if not (error.args[0].txn_requires_abort() or error.args[0].code() == KafkaError._STATE):
                     raise
                 producer.abort_transaction(PATIENCE_S)
                 self.aborted |= set(values)
