@@ -11,10 +11,11 @@ from storage.segment import Segment
 class AncestryRecovery(Recovery):
     """Offsets, indexes, leader epochs and producers begin where the ancestors ended."""
 
+    before: tuple[Segment, ...] = ()
+    """The segments that are there still."""
+
     def read_ancestry(self) -> None:
         """Raises CorruptLog, OSError."""
-        self.before: list[Segment] = []
-        """The segments that are there still."""
         self.ancestry = ancestry.read(self.disk, self.directory)
 
     def close(self) -> None:
@@ -38,7 +39,7 @@ class AncestryRecovery(Recovery):
                 readonly=True,
                 generation=one.generation,
             )
-            self.before.append(segment)
+            self.before = (*self.before, segment)
             if segment.state != "SEALED" or segment.header.topic_id != self.topic_id:
                 raise CorruptLog(segment.path, 0, "it is no sealed segment of this topic")
             ancestry.keep_what_counts(segment, one.spans)

@@ -164,6 +164,8 @@ class Partition:
     def segments_within(self, first: int, last: int) -> list[tuple[int, int, int]]:
         """(id, first offset, next one's first offset) of the segments that hold offsets from `first` to `last`."""
         indexes = self._state.indexes
+        if not indexes:
+            return []
         ends = [index.start_offset for index in indexes[1:]] + [self._state.end_offset]
         return [
             (index.segment.segment_id, index.start_offset, end)

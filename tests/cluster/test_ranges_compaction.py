@@ -224,7 +224,7 @@ def test_it_keeps_what_a_broker_on_its_own_keeps_of_the_same_input():
 def test_the_last_values_stay_under_faults(seed):
     counts = run(seed)
     assert counts.rewritten > 5
-    assert counts.gone > 50
+    assert counts.gone > 20
 
 
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda one: one.mutant.__name__)
