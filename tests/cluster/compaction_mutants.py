@@ -106,7 +106,7 @@ class Planted:
 
 WITHIN = 6
 PLANTED = [
-    Planted(before_it_is_stable, 0),
+    Planted(before_it_is_stable, 4),
     Planted(without_what_follows, 0),
     Planted(list_comes_later, 0),
     Planted(offsets_move_up, 0),
