@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, Final
 
 from broker.ranges.hosting import Hosting
 from broker.ranges.leaders import Leaders
@@ -12,8 +12,12 @@ from broker.ranges.view import RangesView
 from broker.replication.metadata_group import METADATA_GROUP
 from raftish.core import NotLeader, NotNow
 from raftish.host import Group, GroupFailed
+from storage.clock import Paced, Scheduler
 
 log = logging.getLogger("sealog")
+
+TELL_MS: Final = 10
+"""Who leads hundreds of ranges that are made at once tells of many of them together."""
 
 
 class Leaderships:
@@ -23,6 +27,7 @@ class Leaderships:
     def __init__(
         self,
         node_id: int,
+        scheduler: Scheduler,
         hosting: Hosting,
         view: RangesView,
         leaders: Leaders,
@@ -40,28 +45,52 @@ class Leaderships:
         self._metadata = metadata
         self._members = members
         self._look = look
-        self._said: list[list[Any]] = []
-        self._is_closed = False
+        self._said: dict[int, tuple[Any, ...]] = {}
+        """What was told last of a group that this node led then."""
+        self._changed: set[int] = set()
+        self._tells = Paced(scheduler, TELL_MS, self._tell)
 
     def words(self) -> list[Any]:
+        """All of it."""
         return ["leads", self._view.words()]
 
-    def tell(self) -> None:
-        """At once where this node has begun or ended to lead something; the rest has its turn."""
-        said: list[list[Any]] = []
-        for hosted in self._hosting.led():
+    def changed(self, groups: Iterable[int]) -> None:
+        """This node may have begun or ended to lead them, or their members are others. That is told soon; all that
+        is known has its turn (`words`)."""
+        self._changed.update(groups)
+        self._tells.wake()
+
+    def _tell(self) -> None:
+        words, ended = [], []
+        for group in sorted(self._changed):
+            hosted = self._hosting.hosted.get(group)
+            if hosted is None or not self._hosting.leads(hosted):
+                if self._said.pop(group, None) is not None:
+                    ended.append(group)
+                continue
             led = self._view.led(hosted)
             state = led.voters, led.learners, led.step, led.is_here, led.is_retired
-            said.append([hosted.number, hosted.led_since_monotonic_ms, *state])
-        if said == self._said or self._is_closed:
-            return
-        self._said = said
-        for node in self._members():
-            if node != self._node_id:
-                self._say(node, self.words())
+            said = hosted.led_since_monotonic_ms, *state
+            if self._said.get(group) != said:
+                self._said[group] = said
+                words.append(led.words(group))
+        self._changed.clear()
+        if words or ended:
+            for node in self._members():
+                if node != self._node_id:
+                    self._say(node, ["led", words, ended])
 
-    def heard(self, peer: int, words: Iterable[Any]) -> None:
+    def forget(self, group: int) -> None:
+        """It is no more."""
+        self._said.pop(group, None)
+        self._leaders.forget(group)
+
+    def heard(self, peer: int, words: Iterable[Sequence[Any]]) -> None:
         if self._leaders.said(peer, words):
+            self._look()
+
+    def heard_some(self, peer: int, words: Iterable[Sequence[Any]], ended: Iterable[int]) -> None:
+        if self._leaders.said_of_some(peer, words, ended):
             self._look()
 
     def ask_to_hand_over(self, leader: int, group: int, target: int) -> None:
@@ -86,4 +115,4 @@ class Leaderships:
         return hosted.range.group if hosted is not None and hosted.range is not None else None
 
     def close(self) -> None:
-        self._is_closed = True
+        self._tells.close()

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from broker.ranges.hosting import Hosting
-from broker.ranges.leaders import Leaders
 from broker.ranges.moving import Moving
 from broker.ranges.records import RangeRecord
 from broker.ranges.topics import RangeTopics
@@ -22,7 +21,6 @@ class RecordWatch:
         self,
         topics: RangeTopics,
         hosting: Hosting,
-        leaders: Leaders,
         moving: Moving,
         *,
         on_gone: Callable[[int, RangeRecord | None], None],
@@ -30,7 +28,6 @@ class RecordWatch:
     ) -> None:
         self._topics = topics
         self._hosting = hosting
-        self._leaders = leaders
         self._moving = moving
         self._on_gone = on_gone
         self._on_settled = on_settled
@@ -72,7 +69,6 @@ class RecordWatch:
         before = self._topics.ranges.get(group)
         self._topics.range_is(group, record)
         if record is None:
-            self._leaders.forget(group)
             self._hosting.disappeared(group)
             self._on_gone(group, before)
         else:
