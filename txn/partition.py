@@ -164,7 +164,7 @@ class Partition:
     def segments_within(self, first: int, last: int) -> list[tuple[int, int, int]]:
         """(id, first offset, next one's first offset) of the segments that hold offsets from `first` to `last`."""
         indexes = self._state.indexes
-        ends = [index.start_offset for index in indexes[1:]] + [self._state.end_offset]
+        ends = [index.start_offset for index in indexes[1:]] + [self._state.end_offset][: len(indexes)]
         return [
             (index.segment.segment_id, index.start_offset, end)
             for index, end in zip(indexes, ends, strict=True)
