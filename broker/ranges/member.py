@@ -311,7 +311,7 @@ class RangesMember:
         self.moving.touch(group)
 
     def _ended(self, group: int) -> None:
-        """Its leader tells the controller at once."""
+        """Its leader tells the controller of it."""
         self.leaderships.changed([group])
         self._looks.wake()
 

@@ -125,8 +125,8 @@ class RangeTopics:
         """All ranges that have, or had, a partition and are on record still."""
         return [
             group
-            for group, one in self.ranges.items()
-            if one.topic == name and one.first <= index <= one.last
+            for group in self._ranges_of.get(name, ())
+            if self.ranges[group].first <= index <= self.ranges[group].last
         ]
 
     def log_config(self, record: RangeRecord) -> LogConfig:

@@ -228,7 +228,7 @@ def test_what_is_deleted_goes_beside_changes_of_ranges_under_faults(first):
         reshapers = []
 
         def beside(cluster, reshapers=reshapers):
-            reshapers.append(Reshaper(cluster, "t", 3, cluster.rng.choice((300, 1000, 3000))))
+            reshapers.append(Reshaper(cluster, "t", 3, cluster.rng.choice((100, 300, 1000))))
             return reshapers[0].end
 
         try:
