@@ -73,6 +73,15 @@ def extend(writes: WritesBySegment, segment_id: int, first: int, last: int) -> N
         write.last = max(write.last, last)
 
 
+def joined(one: WritesBySegment, other: WritesBySegment) -> WritesBySegment:
+    """Both."""
+    found = {segment_id: SegmentWrite(write.first, write.last) for segment_id, write in one.items()}
+    for segment_id, write in other.items():
+        known = found.setdefault(segment_id, write)
+        found[segment_id] = SegmentWrite(min(known.first, write.first), max(known.last, write.last))
+    return found
+
+
 def span(writes: WritesBySegment) -> tuple[int, int]:
     """(first, last) offset, of one or more."""
     return min(write.first for write in writes.values()), max(write.last for write in writes.values())
@@ -117,7 +126,7 @@ class Transaction:
     lsns: dict[Any, int] = field(default_factory=dict)
     """Per range log, the position up to which a commit must be durable."""
     terms: dict[TopicPartition, int] = field(default_factory=dict)
-    """Where other nodes lead the partitions: the leader epoch under which each was let in."""
+    """Where other nodes lead the partitions: the leader epoch under which each was let in, or written to last."""
     offsets: dict[str, dict[TopicPartition, PendingOffset]] = field(default_factory=dict)
     op_count: int = 0
     two_phase: bool = False
@@ -147,6 +156,7 @@ class Transaction:
             partitions={(topic, index) for topic, index in header["partitions"]},
             groups=set(header["groups"]),
             membership=Membership(*header["member"]) if header["member"] else None,
+            terms={(topic, index): term for topic, index, term in header.get("terms", ())},
         )
         for op in ops:
             transaction.op_count += 1
@@ -172,18 +182,25 @@ class Transaction:
         extend(segments, segment_id, first, last)
         return False
 
-    def header(self) -> dict[str, Any]:
-        """The record under `/txn/`."""
-        return {
-            "state": self.state.value,
+    def header(self, state: State | None = None) -> dict[str, Any]:
+        """The record under `/txn/`; as if it were in that state, if one is given.
+
+        `terms` are for another coordinator, which may go on with it, or has to see it closed where it was let in.
+        """
+        state = self.state if state is None else state
+        record: dict[str, Any] = {
+            "state": state.value,
             "txid": self.transactional_id,
             "created_ms": self.created_ms,
             "deadline_ms": self.deadline_ms,
-            "finalized_ms": self.finalized_ms,
-            "partitions": [list(at) for at in sorted(self.partitions)] if self.state is State.OPEN else [],
-            "groups": sorted(self.groups) if self.state is State.OPEN else [],
+            "finalized_ms": self.finalized_ms if state is not State.OPEN else 0,
+            "partitions": [list(at) for at in sorted(self.partitions)] if state is State.OPEN else [],
+            "groups": sorted(self.groups) if state is State.OPEN else [],
             "member": list(self.membership) if self.membership else None,
         }
+        if self.terms and state in (State.OPEN, State.ABORTED):
+            record["terms"] = [[*at, term] for at, term in sorted(self.terms.items())]
+        return record
 
     def write_ops(self) -> list[dict[str, Any]]:
         """The `write` records under `/txn-op/`: one per segment, not per partition, so that commits stay cheap."""

@@ -197,14 +197,17 @@ def _append(
         else:
             if at not in transaction.partitions:
                 admission.admit_further(transaction, at, implicit=implicit)
-        appended = log.append(
-            partition.index,
-            header,
-            records,
-            txn_seq=transaction.txn_seq,
-            # A first batch that got lost must not be followed by a second one as if nothing were missing.
-            require_known_producer=implicit,
-        )
+        try:
+            appended = log.append(
+                partition.index,
+                header,
+                records,
+                txn_seq=transaction.txn_seq,
+                # A first batch that got lost must not be followed by a second one as if nothing were missing.
+                require_known_producer=implicit,
+            )
+        except SequenceGap as gap:
+            raise _of_the_change(state.view, partition, gap) from gap
         if appended.duplicate:
             _check_repeat(partition, header.producer_id, appended)
         else:
@@ -249,16 +252,19 @@ def _append_plain(view: ClusterView, partition: Partition, header: BatchHeader, 
     Soon after a change of leaders a batch ahead of its turn is refused by NOT_ENOUGH_REPLICAS, on which clients send
     all again, in order. For librdkafka may send a batch to the new leader before it has taken back the one before it,
     which failed at the old one; and it takes OUT_OF_ORDER_SEQUENCE_NUMBER for a reason to number all that it has anew,
-    under the next epoch: what else is in doubt, in whatever partition, would then be in the log twice. (What is
-    refused in a transaction costs no more than its abort.)
+    under the next epoch: what else is in doubt, in whatever partition, would then be in the log twice. (A transaction
+    that goes on under a new leader would abort for the same. One that misses batches for good was refused before.)
     """
     lately = view.led_lately(partition)
     try:
         return partition.log.append(partition.index, header, records, require_known_producer=lately)
     except SequenceGap as gap:
-        if lately:
-            raise KafkaError(ErrorCode.not_enough_replicas, gap.message) from gap
-        raise
+        raise _of_the_change(view, partition, gap) from gap
+
+
+def _of_the_change(view: ClusterView, partition: Partition, gap: SequenceGap) -> KafkaError:
+    """What is answered to a batch ahead of its turn."""
+    return KafkaError(ErrorCode.not_enough_replicas, gap.message) if view.led_lately(partition) else gap
 
 
 def _check_keys(records: Any, partition: Partition) -> None:

@@ -24,7 +24,7 @@ from broker.ranges.view import RangesView
 from storage.sequencing import SequencedRange
 from txn import keys
 from txn.partition import Partition
-from txn.transaction import UNKNOWN_TERM, TopicPartition, WritesBySegment, extend
+from txn.transaction import UNKNOWN_TERM, TopicPartition, WritesBySegment, extend, joined
 from wire.batch import TRANSACTIONAL_BIT, parse_header
 from wire.errors import ErrorCode, KafkaError
 
@@ -55,7 +55,8 @@ class Admitted:
 class Closed:
     """Where a transaction wrote that takes no more writes here: until it is settled, the coordinator may ask again."""
 
-    groups: set[int] = field(default_factory=set)
+    terms: dict[int, int] = field(default_factory=dict)
+    """By group, the term of this leader's in which it was closed last."""
     writes: dict[Partition, WritesBySegment] = field(default_factory=dict)
     lsns: dict[SequencedRange, int] = field(default_factory=dict)
 
@@ -144,9 +145,9 @@ class Admissions:
         finally:
             self._refused = {}
 
-    def _unknown(self, call: Call, request: Any) -> dict[Producer, dict[TopicPartition, int]]:
-        """Of each producer of the request, the partitions led here that were not let in yet, with their epochs."""
-        found: dict[Producer, dict[TopicPartition, int]] = {}
+    def _unknown(self, call: Call, request: Any) -> dict[Producer, dict[TopicPartition, Partition]]:
+        """Of each producer of the request, the partitions led here that were not let in yet in this term."""
+        found: dict[Producer, dict[TopicPartition, Partition]] = {}
         for data in request.topic_data:
             topic = (
                 self._topics.get_by_id(data.topic_id)
@@ -167,7 +168,7 @@ class Admissions:
                     continue  # the handler says so
                 producer = header.producer_id, header.producer_epoch
                 if header.attributes & TRANSACTIONAL_BIT and not self._is_in(producer, partition):
-                    found.setdefault(producer, {})[topic.name, part.index] = partition.log.term
+                    found.setdefault(producer, {})[topic.name, part.index] = partition
         return found
 
     def _is_in(self, producer: Producer, partition: Partition) -> bool:
@@ -179,13 +180,15 @@ class Admissions:
         self,
         name: str,
         producer: Producer,
-        wanted: dict[TopicPartition, int],
+        wanted: dict[TopicPartition, Partition],
         told: Callable[[Producer, KafkaError | None], None],
         *,
         implicit: bool,
     ) -> None:
-        asked = _Asked(producer, wanted, lambda error: told(producer, error))
-        words = [name, *producer, implicit, [[topic, index, term] for (topic, index), term in wanted.items()]]
+        terms = {at: partition.log.term for at, partition in wanted.items()}
+        asked = _Asked(producer, terms, lambda error: told(producer, error))
+        places = [[*at, list(self._view.lineage(partition))] for at, partition in wanted.items()]
+        words = [name, *producer, implicit, places]
         self._waiting.append(asked)
         asked.cancel = self._asking.ask(
             "admit", lambda: words, lambda answer: self._told(asked, answer), where=self._coordinator
@@ -257,36 +260,39 @@ class Admissions:
         return found
 
     def _close(self, words: Words, answer: Answer) -> None:
-        """[producer id, epoch, txn_seq, group, expected term, [partition...]] -> [term, writes]
+        """[producer id, epoch, txn_seq, group, [[partition, term that it was let in under]...]] -> [lineage, writes]
 
-        A term other than the expected one: what the transaction wrote under that may be lost.
+        What the transaction wrote under a term that is not in the lineage may be lost.
         """
-        producer_id, epoch, txn_seq, group, expected, indexes = words
-        led = self._led(group, indexes)
+        producer_id, epoch, txn_seq, group, expected = words
+        terms = dict(expected)
+        led = self._led(group, terms)
         if led is None:
             answer(None)
             return
         key = producer_id, epoch, txn_seq
-        log = led[0].log
-        if log.term != expected and not self._view.knows_end(led[0]):
+        term, lineage = led[0].log.term, self._view.lineage(led[0])
+        is_all_own = set(terms.values()) == {term} == set(lineage)
+        if max(terms.values()) > term or (not is_all_own and not self._view.knows_end(led[0])):
             answer(None)
             return
         self._refuse_waiting(key, led)
-        written = self._end_in(key, group, led)
-        if log.term != expected:
-            if expected != UNKNOWN_TERM:
-                for partition in led:
-                    # Batches of it may be missing: after its abort its sequences may go on from anywhere.
-                    partition.producers.forget(producer_id)
-            written = self._outcomes.writes(key)
+        own = self._end_in(key, group, term, led)
+        # What an earlier leader took is committed by now.
+        before = {} if is_all_own else self._outcomes.writes(key)
+        for partition in led:
+            if terms[partition.index] not in (*lineage, UNKNOWN_TERM):
+                # Batches of it may be missing: after its abort its sequences may go on from anywhere.
+                partition.producers.forget(producer_id)
         answer(
             [
-                log.term,
+                list(lineage),
                 [
                     word
                     for partition in led
-                    if partition in written
-                    for word in words_of(written[partition], partition.index)
+                    for word in words_of(
+                        joined(before.get(partition, {}), own.get(partition, {})), partition.index
+                    )
                 ],
             ]
         )
@@ -300,16 +306,25 @@ class Admissions:
                 asked.cancel()
                 asked.done(KafkaError(ErrorCode.transaction_abortable, "its transaction is ending"))
 
-    def _end_in(self, key: keys.TxnKey, group: int, led: list[Partition]) -> dict[Partition, WritesBySegment]:
-        """No more of it there; what it wrote, however often that is asked."""
+    def _end_in(
+        self, key: keys.TxnKey, group: int, term: int, led: list[Partition]
+    ) -> dict[Partition, WritesBySegment]:
+        """No more of it there; what it wrote under this leader, however often that is asked."""
         closed = self._closed.setdefault(key, Closed())
-        closed.groups.add(group)
+        if closed.terms.get(group) != term:
+            # Of an earlier leadership of this node: what is left of that is committed.
+            for partition in led:
+                closed.writes.pop(partition, None)
+                closed.lsns.pop(partition.log, None)
+        closed.terms[group] = term
         admitted = self._open.get(key[:2])
         if admitted is not None and admitted.key == key:
             for partition in led:
-                admitted.partitions.pop((partition.topic, partition.index), None)
-                if partition in admitted.writes:
-                    closed.writes[partition] = admitted.writes.pop(partition)
+                at = partition.topic, partition.index
+                let_in = admitted.partitions.pop(at, None)
+                written = admitted.writes.pop(partition, {})
+                if let_in == term and written:
+                    closed.writes[partition] = joined(closed.writes.get(partition, {}), written)
                     closed.lsns[partition.log] = admitted.lsns[partition.log]
             if not admitted.partitions:
                 del self._open[key[:2]]
@@ -326,7 +341,7 @@ class Admissions:
         key = producer_id, epoch, txn_seq
         log = led[0].log
         closed = self._closed.get(key)
-        if closed is not None and group in closed.groups and log.term == term:
+        if closed is not None and closed.terms.get(group) == log.term and term in self._view.lineage(led[0]):
             lsn = closed.lsns.get(log, 0)
             log.when_durable(lsn, lambda error: answer([True] if error is None else None))
             return
@@ -362,9 +377,10 @@ class Admissions:
         self._closed.pop(key, None)
 
     def coordinated_from(self, term: int) -> None:
-        """What began under coordinators of earlier terms is over, or ends without another write."""
+        """What began under coordinators of earlier terms and has no header is over; what has one goes on, or ends
+        without another write."""
         for producer, admitted in list(self._open.items()):
-            if keys.term_of(admitted.key[2]) < term:
+            if keys.term_of(admitted.key[2]) < term and not self._outcomes.has_header(admitted.key):
                 del self._open[producer]
         for key in list(self._closed):
             if keys.term_of(key[2]) < term and not self._outcomes.has_header(key):

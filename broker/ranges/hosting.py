@@ -107,6 +107,8 @@ class Hosting:
         """`send`: notes between the nodes' hostings, which `restores` hears."""
         self.restores = Restores(disk, scheduler, self.replica_of, send)
         self.hosted: dict[int, Hosted] = {}
+        self.handed_over: set[int] = set()
+        """Those that other nodes are about to lead: they take nothing meanwhile."""
         self.cache = SegmentCache()
         self._node_id = node_id
         self._disk = disk

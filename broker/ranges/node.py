@@ -14,13 +14,15 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from broker.call import Call
-from broker.cluster_view import NOBODY, ClusterView
+from broker.cluster_view import NOBODY
 from broker.config import BrokerConfig
 from broker.handlers import HANDLERS, metadata
+from broker.handlers.produce import TOPIC_ID_VERSION
 from broker.ranges.admissions import Admissions
 from broker.ranges.controller import Controller
 from broker.ranges.log_starts import LogStarts
 from broker.ranges.topics import RangeTopics
+from broker.ranges.view import RangesView
 from broker.read_ahead import Budget
 from broker.replication.standby import Relay, hand_on
 from storage.clock import Scheduler
@@ -58,7 +60,7 @@ class RangesNode:
         config: BrokerConfig,
         scheduler: Scheduler,
         topics: RangeTopics,
-        view: ClusterView,
+        view: RangesView,
         relay: Relay,
         cluster_id: Callable[[], str],
         log_starts: LogStarts,
@@ -155,6 +157,11 @@ class RangesNode:
         return wanted.name is not None and self.topics.get(wanted.name) is not None
 
     def _produce(self, node: Any, call: Call, request: Any) -> None:
+        if self._is_held(call, request):
+            call.hold()
+            self.scheduler.call_later(AGAIN_MS, call.release, lambda: self._produce(node, call, request))
+            return
+
         def write() -> None:
             HANDLERS[ApiKey.PRODUCE](self, call, request)  # type: ignore[arg-type]  # a node, as far as handlers go
 
@@ -162,3 +169,16 @@ class RangesNode:
             write()
         else:
             self.coordinator.before_write(call, request, write)
+
+    def _is_held(self, call: Call, request: Any) -> bool:
+        """Whether another node is about to lead a partition of the request: it waits for that."""
+        if not self.cluster.is_any_held():
+            return False
+        by_id = call.version >= TOPIC_ID_VERSION
+        for data in request.topic_data:
+            topic = self.topics.get_by_id(data.topic_id) if by_id else self.topics.get(data.name)
+            partitions = topic.partitions if topic is not None else ()
+            for part in data.partition_data:
+                if 0 <= part.index < len(partitions) and self.cluster.is_held(partitions[part.index]):
+                    return True
+        return False

@@ -76,6 +76,18 @@ class RangesView:
         hosted = self._hosted(partition)
         return hosted is not None and hosted.range is not None and hosted.range.knows_its_end
 
+    def lineage(self, partition: Partition) -> tuple[int, ...]:
+        """The terms that this node, its leader, continues; its own is the last."""
+        hosted = self._hosted(partition)
+        return hosted.range.lineage if hosted is not None and hosted.range is not None else ()
+
+    def is_any_held(self) -> bool:
+        return bool(self._hosting.handed_over)
+
+    def is_held(self, partition: Partition) -> bool:
+        """Whether another node is about to lead it in place of this one."""
+        return self._topics.group_of(partition) in self._hosting.handed_over
+
     def led_lately(self, partition: Partition) -> bool:
         hosted = self._hosted(partition)
         if hosted is None:
