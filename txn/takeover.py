@@ -72,6 +72,7 @@ def take_over(
     ops: dict[keys.TxnKey, list[dict[str, Any]]] = {}
     for key, record in store.scan(keys.TXN_OPS):
         ops.setdefault(keys.parse_txn(key), []).append(record.value)
+    ended: dict[str, Transaction] = {}
     for key, record in store.scan(keys.TXNS):
         txn_key = keys.parse_txn(key)
         transaction = _rebuilt(txn_key, record.value, ops.get(txn_key, ()), find_partition)
@@ -105,13 +106,24 @@ def take_over(
             case _:
                 if transaction.state is State.OPEN:
                     _aborted(found, transaction, held)
-                elif transaction.terms:
-                    # Some leader may not have heard of its end.
-                    transaction.terms = dict.fromkeys(transaction.terms, UNKNOWN_TERM)
-                    found.aborted.append(transaction)
+                elif transaction.terms and held is not None:
+                    ended[held.name] = transaction  # in the order of their keys: the last one stays
                 found.ops.append(Delete(key))
                 found.ops += [Delete(keys.txn_op(txn_key, n)) for n in range(transaction.op_count)]
+    found.aborted += _perhaps_not_closed(found, ended)
     return found
+
+
+def _perhaps_not_closed(found: TakenOver, ended: Mapping[str, Transaction]) -> list[Transaction]:
+    """Aborted on record, while some leader may not have heard of that: its producer, if its epoch stands still and it
+    has begun nothing since, could write there under what is over."""
+    aborted = []
+    for name, transaction in ended.items():
+        held = found.ids[name]
+        if held.open is None and (held.producer_id, held.epoch) == transaction.key[:2]:
+            transaction.terms = dict.fromkeys(transaction.terms, UNKNOWN_TERM)
+            aborted.append(transaction)
+    return aborted
 
 
 def _may_go_on(found: TakenOver, transaction: Transaction, held: TransactionalId | None) -> bool:

@@ -206,6 +206,7 @@ class Transaction:
         """The `write` records under `/txn-op/`: one per segment, not per partition, so that commits stay cheap."""
         by_segment: dict[int, dict[str, Any]] = {}
         for partition, segments in self.writes.items():
+            term = self.terms.get((partition.topic, partition.index), partition.log.term)
             for segment_id, write in segments.items():
                 op = by_segment.get(segment_id)
                 if op is None:
@@ -213,9 +214,11 @@ class Transaction:
                         "kind": "write",
                         "topic": partition.topic,
                         "segment": segment_id,
-                        "term": self.terms.get((partition.topic, partition.index), partition.log.term),
+                        "term": term,
                         "writes": [],
                     }
+                # The newest: where leaders continue each other, partitions of a segment differ.
+                op["term"] = max(op["term"], term)
                 op["writes"].append([partition.index, write.first, write.last])
         return list(by_segment.values())
 

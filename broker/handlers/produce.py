@@ -207,7 +207,9 @@ def _append(
                 require_known_producer=implicit,
             )
         except SequenceGap as gap:
-            raise _of_the_change(state.view, partition, gap) from gap
+            if state.view.goes_on(partition):
+                raise KafkaError(ErrorCode.not_enough_replicas, gap.message) from gap
+            raise
         if appended.duplicate:
             _check_repeat(partition, header.producer_id, appended)
         else:
@@ -259,12 +261,9 @@ def _append_plain(view: ClusterView, partition: Partition, header: BatchHeader, 
     try:
         return partition.log.append(partition.index, header, records, require_known_producer=lately)
     except SequenceGap as gap:
-        raise _of_the_change(view, partition, gap) from gap
-
-
-def _of_the_change(view: ClusterView, partition: Partition, gap: SequenceGap) -> KafkaError:
-    """What is answered to a batch ahead of its turn."""
-    return KafkaError(ErrorCode.not_enough_replicas, gap.message) if view.led_lately(partition) else gap
+        if lately:
+            raise KafkaError(ErrorCode.not_enough_replicas, gap.message) from gap
+        raise
 
 
 def _check_keys(records: Any, partition: Partition) -> None:

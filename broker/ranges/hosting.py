@@ -455,6 +455,10 @@ class Hosting:
 
     # The end.
 
+    def here(self) -> list[Hosted]:
+        """Those that take part."""
+        return [hosted for hosted in self.hosted.values() if hosted.stage is Stage.HERE]
+
     def led(self) -> list[Hosted]:
         """Those of which this node is the leader."""
         return [

@@ -13,6 +13,7 @@ from broker.ranges.range_handover import hand_range_over
 from broker.ranges.view import RangesView
 from broker.replication.handover import LOOK_MS, best_target
 from broker.replication.metadata_group import METADATA_GROUP, MetadataGroup
+from raftish.core import Role
 from raftish.host import Group
 from storage.clock import Scheduler
 
@@ -113,13 +114,21 @@ class Leaderships:
 
     def _hand_on(self, until_ms: float, done: Callable[[], None]) -> None:
         metadata = self._metadata()
-        led = [
-            one.number for one in self._hosting.led() if one.range is not None and _may_go(one.range.group)
-        ]
-        if not led and metadata is not None and _may_go(metadata.group):
-            led = [METADATA_GROUP]
-        if not led or self._scheduler.monotonic_ms() > until_ms:
+        groups = {one.number: one.range.group for one in self._hosting.here() if one.range is not None}
+        led = [number for number, group in groups.items() if _may_go(group)]
+        if not led and metadata is not None:
+            groups[METADATA_GROUP] = metadata.group
+            if _may_go(metadata.group):
+                led = [METADATA_GROUP]
+        if self._scheduler.monotonic_ms() > until_ms:
             done()
+            return
+        if not led:
+            if any(group is not None and group.raft.role is Role.CANDIDATE for group in groups.values()):
+                # It was just asked to lead. Gone now, it would end another leadership when it comes back: by its term.
+                self._scheduler.call_later(LOOK_MS, self._hand_on, until_ms, done)
+            else:
+                done()
             return
         waiting = len(led)
 

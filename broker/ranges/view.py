@@ -19,6 +19,8 @@ from txn.partition import Partition
 
 LATELY_MS: Final = 60_000
 """As in `broker.replication.view`."""
+GOES_ON_MS: Final = 5_000
+"""So long a batch of a transaction that is ahead of its turn may be waited for after a hand-over."""
 SILENT_TIMEOUTS: Final = 1.5
 """A replica that has answered its leader nothing for so many election timeouts cannot take over."""
 
@@ -93,6 +95,12 @@ class RangesView:
         if hosted is None:
             return False
         return self._clock.monotonic_ms() - hosted.led_since_monotonic_ms < LATELY_MS
+
+    def goes_on(self, partition: Partition) -> bool:
+        hosted = self._hosted(partition)
+        if hosted is None or len(self.lineage(partition)) < 2:
+            return False
+        return self._clock.monotonic_ms() - hosted.led_since_monotonic_ms < GOES_ON_MS
 
     def _hosted(self, partition: Partition) -> Hosted | None:
         group = self._topics.group_of(partition)

@@ -22,7 +22,7 @@ from storage.format import CorruptLog
 
 log = logging.getLogger("sealog")
 
-MOST_TERMS: Final = 16
+MOST_TERMS: Final = 64
 """In a lineage, the newest ones: a transaction that is older than so many hand-overs aborts."""
 _CLEAN: Final = "clean"
 

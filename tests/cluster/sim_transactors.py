@@ -434,14 +434,14 @@ def judge(cluster, transactors):
 
 
 def live_through_handovers(seed, transactions=40):
-    """The same where leaders change by hand-overs alone, of ranges and of the metadata, some of them to nodes that cannot
-    be reached at that moment, and where nodes stop cleanly and come back. No transaction may end otherwise than its
-    producer wants it to. How many hand-overs came about, beside the counts."""
+    """The same where leaders change by hand-overs alone, of ranges and of the metadata, some of them to nodes that are
+    not there, and where nodes stop cleanly and come back. No transaction may end otherwise than its producer wants it
+    to. How many leaderships were seen, beside the counts."""
     cluster = SimRanges(seed)
     rng = cluster.rng
     cluster.create_topic("t", 6)
     transactors = [Transactor(cluster, f"x{n}", "t", PARTITIONS, 1 + n % 2) for n in range(4)]
-    pace = rng.uniform(1.5, 2.8)
+    pace = rng.uniform(2.0, 3.2)
     goes_on = True
     groups = list(next(iter(cluster.members.values())).topics.ranges)
     terms = {}
@@ -466,9 +466,9 @@ def live_through_handovers(seed, transactions=40):
         elif what < 0.85:
             for group in (*groups, METADATA_GROUP):
                 ask_for_handover(group)
-        elif len(cluster.members) == 3 and rng.random() < 0.5:
+        elif len(cluster.members) == 3 and not cluster.stopping:
             cluster.stop(rng.choice(cluster.names))
-        else:
+        elif rng.random() < 0.5:
             cluster.start_stopped()
         cluster.scheduler.call_later(int(10 ** rng.uniform(0.3, pace)), event)
 
