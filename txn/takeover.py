@@ -79,8 +79,12 @@ def take_over(
         held = found.ids.get(transaction.transactional_id)
         if transaction.state is State.PREPARING and transaction.membership is not None:
             sink, batch, attempt = transaction.membership
-            ended = decided.get((sink, batch))
-            if ended is not None and ended.state is GroupState.COMMITTED and ended.is_winner(transaction):
+            group_ended = decided.get((sink, batch))
+            if (
+                group_ended is not None
+                and group_ended.state is GroupState.COMMITTED
+                and group_ended.is_winner(transaction)
+            ):
                 transaction.move(State.COMMITTED)
                 transaction.finalized_ms = now_ms
                 found.ops.append(Put(key, transaction.header()))

@@ -500,18 +500,22 @@ class RangesMember:
         self.leaderships.close()
         self._arrival.end()
 
-    def stop(self, done: Callable[[], None]) -> None:
-        """Leaders are handed over, so that nobody waits for an election and transactions go on; then all is flushed."""
+    def hand_all_over(self, done: Callable[[], None]) -> None:
+        """Other nodes lead, so that nobody waits for an election and transactions go on. This one leads nothing again."""
         self._is_stopping = True
-        self.leaderships.close()
         for group in self.host.groups.values():
             group.raft.may_stand = False
+        self.leaderships.hand_all_over(done)
+
+    def stop(self, done: Callable[[], None]) -> None:
+        """Leaders are handed over; then all is flushed."""
 
         def over() -> None:
+            self.leaderships.close()
             self._follow()
             self._close(done)
 
-        self.leaderships.hand_all_over(over)
+        self.hand_all_over(over)
 
     def _close(self, done: Callable[[], None]) -> None:
         self._retention.close()
