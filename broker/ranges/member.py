@@ -501,7 +501,7 @@ class RangesMember:
         self._arrival.end()
 
     def hand_all_over(self, done: Callable[[], None]) -> None:
-        """Other nodes lead, so that nobody waits for an election and transactions go on. This one leads nothing again."""
+        """Other nodes lead: nobody waits for an election, transactions go on. This one leads nothing again."""
         self._is_stopping = True
         for group in self.host.groups.values():
             group.raft.may_stand = False

@@ -1,5 +1,8 @@
 """A rolling restart of three real processes whose ranges have groups of their own, with transactions of stock clients
-under way all the time: no call fails and none aborts. Both transaction protocols (kafka-clients speaks the second)."""
+under way all the time: no call fails and none aborts. Both transaction protocols (kafka-clients speaks the second).
+
+kafka-python is left out: it loses a request for good when its connection breaks at the wrong moment
+(`tests.crash.clients`), as connections do where a node goes."""
 
 from __future__ import annotations
 
@@ -11,14 +14,13 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.clients.adapter_aiokafka import AioKafka
 from tests.clients.adapter_confluent import Confluent
 from tests.clients.adapter_java import Java
-from tests.clients.adapter_kafka_python import KafkaPython
 from tests.cluster.brokers import TIMEOUT_S
 from tests.cluster.test_operating import status, until
 from tests.cluster.test_ranges_processes import RangeBrokers
 from tests.crash.isolated import isolated
 
 PARTITIONS = 6
-CLIENTS = (Confluent, KafkaPython, AioKafka, Java)
+CLIENTS = (Confluent, AioKafka, Java)
 STEP_S = 0.05
 
 
@@ -75,7 +77,9 @@ def rolling(folder):
             """Each has ended transactions since."""
             before = {load: load.count for load in loads}
             deadline = time.monotonic() + TIMEOUT_S
-            while waiting := [load.name for load in loads if load.count < before[load] + 2 and not load.error]:
+            while waiting := [
+                load.name for load in loads if load.count < before[load] + 2 and not load.error
+            ]:
                 assert time.monotonic() < deadline, f"{waiting} do not go on\n{brokers.logs()}"
                 time.sleep(0.05)
             failed = {load.name: repr(load.error) for load in loads if load.error}
