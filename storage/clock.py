@@ -49,3 +49,33 @@ class Periodic:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+class Paced:
+    """Calls `work` soon after each `wake`, but once for all that come within `interval_ms` of the last time."""
+
+    def __init__(self, scheduler: Scheduler, interval_ms: int, work: Callable[[], None]) -> None:
+        self._scheduler = scheduler
+        self._interval_ms = interval_ms
+        self._work = work
+        self._not_before_ms = scheduler.monotonic_ms()
+        self._is_due = self._is_closed = False
+
+    def wake(self) -> None:
+        if self._is_due or self._is_closed:
+            return
+        self._is_due = True
+        wait_ms = self._not_before_ms - self._scheduler.monotonic_ms()
+        if wait_ms > 0:
+            self._scheduler.call_later(wait_ms, self._run)
+        else:
+            self._scheduler.call_soon(self._run)
+
+    def _run(self) -> None:
+        self._is_due = False
+        if not self._is_closed:
+            self._not_before_ms = self._scheduler.monotonic_ms() + self._interval_ms
+            self._work()
+
+    def close(self) -> None:
+        self._is_closed = True

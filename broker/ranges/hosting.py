@@ -461,11 +461,10 @@ class Hosting:
 
     def led(self) -> list[Hosted]:
         """Those of which this node is the leader."""
-        return [
-            hosted
-            for hosted in self.hosted.values()
-            if hosted.stage is Stage.HERE and hosted.range is not None and hosted.range.leads
-        ]
+        return [hosted for hosted in self.hosted.values() if self.leads(hosted)]
+
+    def leads(self, hosted: Hosted) -> bool:
+        return hosted.stage is Stage.HERE and hosted.range is not None and hosted.range.leads
 
     def close(self) -> None:
         """Writes and flushes everything; blocks."""

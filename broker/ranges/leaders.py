@@ -39,21 +39,29 @@ class Leaders:
 
     def said(self, node: int, words: Iterable[Sequence[Any]]) -> set[int]:
         """All that this node knows of at the moment, itself and others. The groups of which something changed."""
+        words = list(words)
+        own = {group for group, leader, *_ in words if leader == node}
+        return self.said_of_some(
+            node,
+            words,
+            [group for group, led in self._led.items() if led.leader == node and group not in own],
+        )
+
+    def said_of_some(self, node: int, words: Iterable[Sequence[Any]], ended: Iterable[int]) -> set[int]:
+        """What it knows of some, and those that it leads no more."""
         changed: set[int] = set()
-        named: set[int] = set()
         for group, leader, term, voters, in_sync, since_ms, learners, step, is_whole in words:
-            own = leader == node
-            if own:
-                named.add(group)
             members = tuple(voters), tuple(in_sync), since_ms, tuple(learners)
             led = Led(leader, term, *members, step, is_whole)
             known = self._led.get(group)
-            if known is None or term > known.term or (own and term == known.term and led != known):
+            if known is None or term > known.term or (leader == node and term == known.term and led != known):
                 self._led[group] = led
                 changed.add(group)
-        for group in [one for one, led in self._led.items() if led.leader == node and one not in named]:
-            del self._led[group]
-            changed.add(group)
+        for group in ended:
+            known = self._led.get(group)
+            if known is not None and known.leader == node:
+                del self._led[group]
+                changed.add(group)
         return changed
 
     def get(self, group: int) -> Led | None:

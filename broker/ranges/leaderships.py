@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final
 
 from broker.ranges.controller import Controller
@@ -15,11 +15,14 @@ from broker.replication.handover import LOOK_MS, best_target
 from broker.replication.metadata_group import METADATA_GROUP, MetadataGroup
 from raftish.core import Role
 from raftish.host import Group
-from storage.clock import Scheduler
+from storage.clock import Paced, Scheduler
 
 STOP_PATIENCE_MS: Final = 5_000
 """How long a node that stops tries to let others lead. What it leads then is for an election, and open transactions of
 that abort."""
+
+TELL_MS: Final = 10
+"""Who leads hundreds of ranges that are made at once tells of many of them together."""
 
 
 class Leaderships:
@@ -29,6 +32,7 @@ class Leaderships:
     def __init__(
         self,
         node_id: int,
+        scheduler: Scheduler,
         hosting: Hosting,
         view: RangesView,
         leaders: Leaders,
@@ -36,7 +40,6 @@ class Leaderships:
         *,
         metadata: Callable[[], MetadataGroup | None],
         controller: Callable[[], Controller | None],
-        scheduler: Scheduler,
         members: Callable[[], Collection[int]],
         look: Callable[[], None],
     ) -> None:
@@ -51,27 +54,51 @@ class Leaderships:
         self._under_way: MetadataHandover | None = None
         self._members = members
         self._look = look
-        self._said: list[list[Any]] = []
-        self._is_closed = False
+        self._said: dict[int, tuple[Any, ...]] = {}
+        """What was told last of a group that this node led then."""
+        self._changed: set[int] = set()
+        self._tells = Paced(scheduler, TELL_MS, self._tell)
 
     def words(self) -> list[Any]:
+        """All of it."""
         return ["leads", self._view.words()]
 
-    def tell(self) -> None:
-        """At once where this node has begun or ended to lead something; the rest has its turn."""
-        said: list[list[Any]] = []
-        for hosted in self._hosting.led():
-            led = self._view.led(hosted)
-            said.append([hosted.number, hosted.led_since_monotonic_ms, led.voters, led.learners, led.step])
-        if said == self._said or self._is_closed:
-            return
-        self._said = said
-        for node in self._members():
-            if node != self._node_id:
-                self._say(node, self.words())
+    def changed(self, groups: Iterable[int]) -> None:
+        """This node may have begun or ended to lead them, or their members are others. That is told soon; all that
+        is known has its turn (`words`)."""
+        self._changed.update(groups)
+        self._tells.wake()
 
-    def heard(self, peer: int, words: Iterable[Any]) -> None:
+    def _tell(self) -> None:
+        words, ended = [], []
+        for group in sorted(self._changed):
+            hosted = self._hosting.hosted.get(group)
+            if hosted is None or not self._hosting.leads(hosted):
+                if self._said.pop(group, None) is not None:
+                    ended.append(group)
+                continue
+            led = self._view.led(hosted)
+            said = hosted.led_since_monotonic_ms, led.voters, led.learners, led.step
+            if self._said.get(group) != said:
+                self._said[group] = said
+                words.append(led.words(group))
+        self._changed.clear()
+        if words or ended:
+            for node in self._members():
+                if node != self._node_id:
+                    self._say(node, ["led", words, ended])
+
+    def forget(self, group: int) -> None:
+        """It is no more."""
+        self._said.pop(group, None)
+        self._leaders.forget(group)
+
+    def heard(self, peer: int, words: Iterable[Sequence[Any]]) -> None:
         if self._leaders.said(peer, words):
+            self._look()
+
+    def heard_some(self, peer: int, words: Iterable[Sequence[Any]], ended: Iterable[int]) -> None:
+        if self._leaders.said_of_some(peer, words, ended):
             self._look()
 
     def ask_to_hand_over(self, leader: int, group: int, target: int) -> None:
@@ -142,7 +169,7 @@ class Leaderships:
             self.hand_over(number, None, over)
 
     def close(self) -> None:
-        self._is_closed = True
+        self._tells.close()
 
 
 def _may_go(group: Group | None) -> bool:

@@ -44,7 +44,7 @@ from raftish.datagram import Beat
 from raftish.host import Group, Host
 from raftish.membership import Membership
 from raftish.messages import Message, Note
-from storage.clock import Scheduler
+from storage.clock import Paced, Scheduler
 from storage.disk import Disk
 from storage.replica import RangeReplica
 from txn import keys
@@ -54,6 +54,8 @@ log = logging.getLogger("sealog")
 
 METADATA_FOLDER: Final = "raft/metadata"
 HARD_STATES: Final = "raft/hard-states"
+LOOK_MS: Final = 10
+"""How often the controller looks, at most, whether topics that it makes have come to be."""
 LEADS_AGAIN_TURNS: Final = 10
 """Who leads what is said when it changes, and in every so many of the turns in which a node says where it is."""
 
@@ -193,17 +195,18 @@ class RangesMember:
             nodes=self._members,
             first_number=new_uuid().int >> 76,
         )
+        self._looks = Paced(scheduler, LOOK_MS, self._look)
         self.leaderships = Leaderships(
             node_id,
+            scheduler,
             self.hosting,
             self.view,
             self.leaders,
             self._neighbours.say,
             metadata=lambda: self.metadata if self._metadata_group is not None else None,
             controller=lambda: self._controller,
-            scheduler=scheduler,
             members=lambda: self._members() or (),
-            look=self._look,
+            look=self._looks.wake,
         )
         self.moving = Moving(
             node_id,
@@ -212,7 +215,7 @@ class RangesMember:
             leader_of=lambda group: self.view.of_group(group).leader,
             here=self.here,
             say=self._neighbours.say,
-            came=self.leaderships.tell,
+            came=self.leaderships.changed,
             dropped=self._tell_dropped,
             hand_over=self.leaderships.hand_over,
         )
@@ -229,10 +232,9 @@ class RangesMember:
         self._records = RecordWatch(
             self.topics,
             self.hosting,
-            self.leaders,
             self.moving,
             on_gone=self._range_is_gone,
-            on_settled=self._look,
+            on_settled=self._looks.wake,
         )
         self._metadata_group: Group | None = None
         self._life: Life | None = None
@@ -273,6 +275,7 @@ class RangesMember:
     # The ranges.
 
     def _range_is_gone(self, group: int) -> None:
+        self.leaderships.forget(group)
         if self.node.controller is not None:
             self.node.controller.forget_range(group)
 
@@ -306,9 +309,8 @@ class RangesMember:
     def _leader_changed(self, group: int) -> None:
         self.topics.wake(group)
         self.moving.touch(group)
-        # Not from within the host's turn, which is not done with the group.
-        self._scheduler.call_soon(self.leaderships.tell)
-        self._scheduler.call_soon(self._look)
+        self.leaderships.changed([group])
+        self._looks.wake()
 
     def _cluster_id(self) -> str:
         record = self.metadata.view.get(keys.NODE)
@@ -407,6 +409,8 @@ class RangesMember:
             self.metadata.heard(peer, rest[0])
         elif kind == "leads":
             self.leaderships.heard(peer, rest[0])
+        elif kind == "led":
+            self.leaderships.heard_some(peer, *rest)
         elif kind == "transactions":
             self.transactions.heard(peer, rest[0])
         elif kind == "range":
@@ -522,6 +526,7 @@ class RangesMember:
         self.log_starts.close()
         self._neighbours.close()
         self.moving.close()
+        self._looks.close()
         self.host.close()
         self.hosting.close()
         self.metadata.close()

@@ -30,9 +30,9 @@ TELL_AGAIN_LOOKS: Final = 5
 
 
 class Moving:
-    """`leader_of(group)` is NOBODY where it is not known; `here` are the nodes that were heard lately; `came()`:
-    groups that this node leads are where their records want them; `dropped(group)` tells the controller, or is lost;
-    `hand_over(group, target)` of one that this node leads."""
+    """`leader_of(group)` is NOBODY where it is not known; `here` are the nodes that were heard lately;
+    `came(groups)`: this node leads them, and they are where their records want them; `dropped(group)` tells the
+    controller, or is lost; `hand_over(group, target)` of one that this node leads."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Moving:
         leader_of: Callable[[int], int],
         here: Callable[[], Collection[int]],
         say: Callable[[int, Sequence[Any]], None],
-        came: Callable[[], None],
+        came: Callable[[list[int]], None],
         dropped: Callable[[int], None],
         hand_over: Callable[[int, int], None],
     ) -> None:
@@ -69,18 +69,19 @@ class Moving:
 
     def look(self) -> None:
         self._looks += 1
-        has_come = False
+        came: list[int] = []
         for group in sorted(self._due):
             hosted = self._hosting.hosted.get(group)
             if hosted is None:
                 is_over = self._tell_dropped(group)
             else:
                 is_over = hosted.stage is Stage.HERE and self._step(hosted)
-                has_come |= is_over
+                if is_over:
+                    came.append(group)
             if is_over:
                 self._due.discard(group)
-        if has_come:
-            self._came()
+        if came:
+            self._came(came)
 
     def _step(self, hosted: Hosted) -> bool:
         """Whether nothing is left to do until it is touched again."""

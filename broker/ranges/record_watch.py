@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from broker.ranges.hosting import Hosting
-from broker.ranges.leaders import Leaders
 from broker.ranges.moving import Moving
 from broker.ranges.records import RangeRecord
 from broker.ranges.topics import RangeTopics
@@ -21,7 +20,6 @@ class RecordWatch:
         self,
         topics: RangeTopics,
         hosting: Hosting,
-        leaders: Leaders,
         moving: Moving,
         *,
         on_gone: Callable[[int], None],
@@ -29,7 +27,6 @@ class RecordWatch:
     ) -> None:
         self._topics = topics
         self._hosting = hosting
-        self._leaders = leaders
         self._moving = moving
         self._on_gone = on_gone
         self._on_settled = on_settled
@@ -70,7 +67,6 @@ class RecordWatch:
     def _range_is(self, group: int, record: RangeRecord | None, lsn: int) -> None:
         self._topics.range_is(group, record)
         if record is None:
-            self._leaders.forget(group)
             self._hosting.disappeared(group)
             self._on_gone(group)
         else:

@@ -74,6 +74,7 @@ class RangeTopics:
         self.ranges: dict[int, RangeRecord] = {}
         """By group, as committed."""
         self.partition_count = 0
+        self._ranges_of: dict[str, set[int]] = {}
         self._replica_of = replica_of
         self._records: dict[str, dict[str, Any]] = {}
         self._by_name: dict[str, ReplicatedTopic] = {}
@@ -130,11 +131,13 @@ class RangeTopics:
 
     def range_is(self, group: int, record: RangeRecord | None) -> None:
         before = self.ranges.pop(group, None)
+        if before is not None:
+            self._ranges_of[before.topic].discard(group)
+            self._touched.add(before.topic)
         if record is not None:
             self.ranges[group] = record
-        for one in (before, record):
-            if one is not None:
-                self._touched.add(one.topic)
+            self._ranges_of.setdefault(record.topic, set()).add(group)
+            self._touched.add(record.topic)
 
     def settle(self) -> None:
         """Make the topics what the records say."""
@@ -147,12 +150,14 @@ class RangeTopics:
                 topic = None
             if record is not None:
                 self._make(name, record, topic)
+            elif not self._ranges_of.get(name):
+                self._ranges_of.pop(name, None)
 
     def _make(self, name: str, record: dict[str, Any], topic: ReplicatedTopic | None) -> None:
         groups = sorted(
             (one.first, one.last, group)
-            for group, one in self.ranges.items()
-            if one.topic == name and one.topic_id == record["id"]
+            for group in self._ranges_of.get(name, ())
+            if (one := self.ranges[group]).topic_id == record["id"]
         )
         if sum(last - first + 1 for first, last, _ in groups) != record["partitions"]:
             return  # the rest of it is about to be told

@@ -86,6 +86,17 @@ def test_the_latest_term_says_who_leads():
     assert leaders.get(17) is None
 
 
+def test_what_is_told_of_some_takes_nothing_from_the_others():
+    leaders = Leaders()
+    leaders.said(1, [words(16, 1, 3), words(17, 1, 1)])
+    assert leaders.said_of_some(1, [words(18, 1, 1)], []) == {18}
+    assert leaders.said_of_some(1, [], [16, 19]) == {16}
+    assert leaders.get(16) is None
+    assert leaders.said_of_some(2, [words(17, 2, 2)], []) == {17}
+    assert leaders.said_of_some(1, [], [17]) == set(), "another one leads it meanwhile"
+    assert [leaders.get(group).leader for group in (17, 18)] == [2, 1]
+
+
 def test_partitions_are_split_into_ranges_that_follow_each_other():
     for first in (0, 7):
         for count in range(1, 12):

@@ -6,6 +6,8 @@ SEALOG_RANGES_SEEDS: how many seeds of faults, 6 by default.
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
+from unittest.mock import patch
 
 import pytest
 from support.sim_disk import SimDisk
@@ -329,3 +331,29 @@ def test_nothing_acknowledged_is_lost_under_faults(seed):
             partition = cluster.members[node].topics.get("t").partitions[writer.partition]
             assert partition.high_watermark == len(values)
     assert changes
+
+
+def test_who_comes_to_lead_many_ranges_at_once_tells_of_them_together():
+    cluster = SimRanges(5)
+    cluster.create_topic("first", 1)
+    with ExitStack() as stack:
+        says = [
+            stack.enter_context(patch.object(member.leaderships, "_say", wraps=member.leaderships._say))
+            for member in cluster.members.values()
+        ]
+        topics = tuple(
+            {"name": f"t{n}", "num_partitions": 3, "replication_factor": 3, "assignments": (), "configs": ()}
+            for n in range(60)
+        )
+        answer = cluster.ask(
+            cluster.controller().node_id,
+            ApiKey.CREATE_TOPICS,
+            7,
+            topics=topics,
+            timeout=30_000,
+            validate_only=False,
+        )
+        assert {one.error_code for one in answer.topics} == {ErrorCode.none}
+        told = [call.args[1][1] for say in says for call in say.call_args_list if call.args[1][0] == "led"]
+    assert sum(len(words) for words in told) >= 2 * 3 * 60
+    assert len(told) < 60

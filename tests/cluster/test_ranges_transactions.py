@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 from collections import Counter
 
+import msgpack
 import pytest
 
 from broker.replication.metadata_group import METADATA_GROUP
-from raftish.messages import AppendRequest
+from raftish.messages import AppendRequest, Note
 from tests.cluster.sim_cluster import nothing_is_lost
 from tests.cluster.sim_ranges import SimRanges
 from tests.cluster.sim_transactors import (
@@ -26,10 +27,12 @@ from tests.cluster.sim_transactors import (
 )
 from tests.cluster.txn_mutants import (
     MUTANTS,
+    a_new_coordinator_aborts_what_is_preparing,
     a_new_coordinator_commits_what_is_preparing,
     an_untraced_transaction_is_not_missed,
     commits_over_a_change_of_leaders,
     gives_up_where_the_store_takes_nothing_now,
+    says_once_where_it_wrote,
     stands_before_it_is_committed,
 )
 from txn import keys
@@ -192,6 +195,42 @@ def test_an_end_that_cannot_be_recorded_at_once_waits_for_it():
         while_the_metadata_are_handed_over()
 
 
+def with_answers_of_participants_lost():
+    """The coordinator hears each leader's first two answers to no question of an end."""
+    cluster = SimRanges(25)
+    cluster.create_topic("t", 6)
+    transactor = Transactor(cluster, "x", "t", PARTITIONS, 2)
+    transactor.run(True)
+    wrote = {partition: [b"%d" % partition] for partition in PARTITIONS}
+    for partition, values in wrote.items():
+        list(transactor.write(partition, values))
+    controller, lost = cluster.controller().node_id, Counter()
+
+    def is_lost(node, number, message):
+        if node == controller or not isinstance(message, Note):
+            return False
+        kind, *rest = msgpack.unpackb(message.payload, strict_map_key=False)
+        is_answer = kind == "transactions" and rest[0][0] == "told"
+        lost[node] += is_answer
+        return is_answer and lost[node] <= 2
+
+    cluster.lost = is_lost
+    list(transactor.end(True))
+    assert min(lost.values()) > 2
+    view = cluster.members[controller].metadata.view
+    ops = [record.value for _, record in view.scan(keys.TXN_OPS)]
+    # What is not in the record is not waited for, so a leader's end may take it.
+    assert {index for op in ops for index, _, _ in op["writes"]} == set(PARTITIONS)
+    transactor.committed.append(wrote)
+    check([transactor], all_seen(cluster))
+
+
+def test_a_leader_says_again_where_a_transaction_wrote():
+    with_answers_of_participants_lost()
+    with says_once_where_it_wrote(), pytest.raises(AssertionError, match="Extra items"):
+        with_answers_of_participants_lost()
+
+
 def over_a_change_of_coordinators():
     """Transactions v2 that leave no trace when they begin: the first part is written under one coordinator, the second
     under another. Whether that is committed."""
@@ -233,8 +272,7 @@ def test_an_untraced_transaction_does_not_go_on_under_another_coordinator():
         over_a_change_of_coordinators()
 
 
-@pytest.mark.parametrize("away", ["nobody", "the controller", "all"])
-def test_a_group_of_transactions_ends_as_one_whoever_coordinates(away):
+def end_a_group(away):
     """Two vote and win, a third votes for an attempt that is superseded, a fourth has not voted."""
     cluster = SimRanges(22)
     cluster.create_topic("t", 6)
@@ -272,6 +310,16 @@ def test_a_group_of_transactions_ends_as_one_whoever_coordinates(away):
     for each in (old, one, two, late):
         each.run(True)
     check([old, one, two, late], all_seen(cluster))
+
+
+@pytest.mark.parametrize("away", ["nobody", "the controller", "all"])
+def test_a_group_of_transactions_ends_as_one_whoever_coordinates(away):
+    end_a_group(away)
+
+
+def test_what_is_preparing_is_not_aborted_by_a_new_coordinator():
+    with a_new_coordinator_aborts_what_is_preparing(), pytest.raises(AssertionError):
+        end_a_group("the controller")
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))

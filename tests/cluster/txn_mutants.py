@@ -282,9 +282,7 @@ def _impatiently(store, scheduler, ops, applied, failed):
 
 MUTANTS = {
     takes_writes_after_the_end: (0, 60),
-    says_once_where_it_wrote: (0, 60),
     answers_before_the_record_is_durable: (0, 60),
-    a_new_coordinator_aborts_what_is_preparing: (0, 60),
     shows_what_has_no_header: (0, 60),
     shows_what_is_undecided: (0, 60),
     forgets_what_was_aborted_at_a_start: (0, 60),
