@@ -201,6 +201,11 @@ async def serve_cluster(config: BrokerConfig, say: Callable[[str], None]) -> Non
         gc.enable()
         await edges.stop.wait()
         say("stopping")
+        if isinstance(member, RangesMember) and not edges.failure:
+            # While clients are served, so that they hear who leads now and no request of theirs is cut off.
+            handed_over = loop.create_future()
+            member.hand_all_over(lambda: handed_over.set_result(None))
+            await handed_over
         # Nobody is served any more: what is answered from here on would be half a broker's.
         await edges.server.close()
         await edges.compaction.close()

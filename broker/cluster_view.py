@@ -120,6 +120,10 @@ class ClusterView(Protocol):
         """Whether clients may still have batches under way to, or failing at, the node that led it before this one."""
         ...
 
+    def goes_on(self, partition: Partition) -> bool:
+        """Whether transactions came here lately, from a leader to which clients may still have batches under way."""
+        ...
+
     def replicas(self, partition: Partition) -> Sequence[Replica]:
         """All that hold it, as the leader knows them; of use on the leader alone."""
         ...
@@ -179,6 +183,9 @@ class Alone:
         return True
 
     def led_lately(self, partition: Partition) -> bool:
+        return False
+
+    def goes_on(self, partition: Partition) -> bool:
         return False
 
     def replicas(self, partition: Partition) -> Sequence[Replica]:

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any, Final, NamedTuple
 
 from raftish.config import Config
-from raftish.entries import HardState
+from raftish.entries import HardState, Kind
 from raftish.following import Following
 from raftish.leadership import NEVER, Leadership, NotNow
 from raftish.log import LogView, RaftLog
@@ -174,10 +174,11 @@ class Raft:
         else:
             handler(self, message)
 
-    def propose(self, payloads: Sequence[bytes], now_ms: float) -> Proposed:
-        """Raises `NotLeader`, `NotNow`."""
+    def propose(self, payloads: Sequence[bytes], now_ms: float, *, kind: Kind = Kind.NORMAL) -> Proposed:
+        """`kind`: NOOP for what the programs above say in the log and no state machine applies. Raises `NotLeader`,
+        `NotNow`."""
         self._at(now_ms)
-        return Proposed(self.term, *self._leading().propose(payloads))
+        return Proposed(self.term, *self._leading().propose(payloads, kind))
 
     def change_members(self, change: Change, now_ms: float) -> Proposed:
         """Raises `NotLeader`, `NotNow`, `ChangeRefused`."""

@@ -10,7 +10,8 @@ from typing import NamedTuple
 class Kind(IntEnum):
     NORMAL = 0
     NOOP = 1
-    """A leader's first entry: what earlier terms left becomes committed with it (raft paper, section 8)."""
+    """A leader's first entry: what earlier terms left becomes committed with it (raft paper, section 8). A later one:
+    what the programs above say to whoever leads next."""
     MEMBERSHIP = 2
     """`membership.encode` of the group's members from here on."""
 

@@ -16,7 +16,7 @@ from raftish.config import Config
 from raftish.core import NotLeader, Proposed, Raft
 from raftish.datagram import Beat
 from raftish.detector import Detector
-from raftish.entries import Entry, HardState
+from raftish.entries import Entry, HardState, Kind
 from raftish.log import LogView
 from raftish.membership import Change, Membership
 from raftish.messages import Heartbeat, HeartbeatResponse, Message, SnapshotRequest
@@ -138,14 +138,14 @@ class Group:
     def leader(self) -> int | None:
         return self.raft.leader
 
-    def propose(self, payloads: Sequence[bytes], done: Done) -> Proposed:
+    def propose(self, payloads: Sequence[bytes], done: Done, *, kind: Kind = Kind.NORMAL) -> Proposed:
         """`done(None)` when all of them are committed and applied here; `done(Lost())` when they cannot be any more.
 
-        Whether they will be may stay open for as long as no leader is elected: who waits sets itself a limit. Raises
-        `NotLeader`, `NotNow`, `GroupFailed`.
+        Whether they will be may stay open for as long as no leader is elected: who waits sets itself a limit. `kind` as
+        `Raft.propose` takes it. Raises `NotLeader`, `NotNow`, `GroupFailed`.
         """
         self._check()
-        proposed = self.raft.propose(payloads, self._host.now_ms())
+        proposed = self.raft.propose(payloads, self._host.now_ms(), kind=kind)
         self._proposals.append((proposed, done))
         self._host.wake(self)
         return proposed

@@ -82,10 +82,10 @@ class Leadership:
         self._uncommitted_bytes += size
         return first, self._log.last_index
 
-    def propose(self, payloads: Sequence[bytes]) -> tuple[int, int]:
+    def propose(self, payloads: Sequence[bytes], kind: Kind = Kind.NORMAL) -> tuple[int, int]:
         if self.transfer_target is not None:
             raise NotNow(f"leadership is being handed to node {self.transfer_target}")
-        return self.append([(Kind.NORMAL, payload) for payload in payloads])
+        return self.append([(kind, payload) for payload in payloads])
 
     def change_members(self, change: Change) -> tuple[int, int]:
         raft = self._raft

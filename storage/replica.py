@@ -55,6 +55,8 @@ class RangeReplica(NumberedChain):
     """What compaction has made of its segments (`storage.replica_compaction`)."""
     _propose: Propose | None = None
     _roll_is_under_way: Roll | None = None
+    is_held = False
+    """It leads, and takes nothing: another node is to lead."""
 
     def _prepare(self) -> None:
         self.names = {}
@@ -95,8 +97,19 @@ class RangeReplica(NumberedChain):
         self.stop_leading()
         self._term = max(term, self._term)
 
+    def hold(self) -> None:
+        """Propose what is queued, and take nothing more in this leadership: until `go_on`."""
+        self._write_out()
+        self.is_held = self._propose is not None
+
+    def go_on(self) -> None:
+        """This node leads still, and takes appends again."""
+        self.is_held = False
+        self._roll_if_due()
+
     def stop_leading(self) -> None:
         """What is proposed stays in the log until it is truncated; what is not proposed never was."""
+        self.is_held = False
         if self._propose is None:
             return
         self._propose = None
@@ -135,7 +148,7 @@ class RangeReplica(NumberedChain):
         require_known_producer: bool = False,
     ) -> Appended:
         """As `SequencedRange.append`; raises NOT_LEADER_OR_FOLLOWER as well."""
-        if (self._propose is None or self.is_retiring) and self._state == "OPEN":
+        if (self._propose is None or self.is_held or self.is_retiring) and self._state == "OPEN":
             raise self._not_leading()
         appended = super().append(
             partition, header, batch, txn_seq=txn_seq, require_known_producer=require_known_producer
@@ -208,11 +221,11 @@ class RangeReplica(NumberedChain):
         return self.roll(retires=True)
 
     def roll(self, *, retires: bool = False) -> bool:
-        """Let a new segment take over, at the same place on all replicas. False where this does not lead, a roll is
-        under way, or it is retiring."""
-        if self._propose is None or self._roll_is_under_way is not None or self._state != "OPEN":
+        """Let a new segment take over, at the same place on all replicas. False where this does not lead, or takes
+        nothing, or a roll is under way, or it is retiring."""
+        if self._propose is None or self.is_held or self._roll_is_under_way is not None:
             return False
-        if self.is_retiring:
+        if self._state != "OPEN" or self.is_retiring:
             return False
         self._write_out()
         if self._propose is None:

@@ -1,8 +1,9 @@
 """What a new coordinator makes of its predecessor's transactions, where ranges are led elsewhere (design, section 14).
 
-In one batch, with which its own term begins: an OPEN transaction is aborted, and needs no header for that, nor does an
-ABORTED one: a batch of an earlier term without a header is aborted. COMMITTED ones go on to their settlement. A
-PREPARING one is decided by its positions, however long that takes; whoever asks for its id waits (T3).
+In one batch, with which its own term begins: an OPEN transaction goes on where the coordinator before has handed it
+over (`broker.ranges.parting`). Otherwise it is aborted, and needs no header for that, nor does an ABORTED one: a batch
+of an earlier term without a header is aborted. COMMITTED ones go on to their settlement. A PREPARING one is decided by
+its positions, however long that takes; whoever asks for its id waits (T3).
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ class TakenOver:
     ids: dict[str, TransactionalId] = field(default_factory=dict)
     groups: dict[tuple[str, int], GroupTransaction] = field(default_factory=dict)
     """Those that are not decided, without their members."""
+    open: list[Transaction] = field(default_factory=list)
+    """They go on; members of an undecided group among them."""
     preparing: list[Transaction] = field(default_factory=list)
     """Members of an undecided group among them."""
     committed: list[Transaction] = field(default_factory=list)
@@ -45,9 +48,15 @@ class TakenOver:
 
 
 def take_over(
-    store: MetaStore, find_partition: FindPartition, new_producer_id: Callable[[], int], now_ms: int
+    store: MetaStore,
+    find_partition: FindPartition,
+    new_producer_id: Callable[[], int],
+    now_ms: int,
+    *,
+    goes_on: bool = False,
 ) -> TakenOver:
-    """Reads the store, and changes nothing but what `new_producer_id` does."""
+    """Reads the store, and changes nothing but what `new_producer_id` does. `goes_on`: what it says of open
+    transactions is all there was."""
     found = TakenOver()
     decided = {}
     for key, record in store.scan(keys.TXN_GROUPS):
@@ -64,14 +73,19 @@ def take_over(
     ops: dict[keys.TxnKey, list[dict[str, Any]]] = {}
     for key, record in store.scan(keys.TXN_OPS):
         ops.setdefault(keys.parse_txn(key), []).append(record.value)
+    ended: dict[str, Transaction] = {}
     for key, record in store.scan(keys.TXNS):
         txn_key = keys.parse_txn(key)
         transaction = _rebuilt(txn_key, record.value, ops.get(txn_key, ()), find_partition)
         held = found.ids.get(transaction.transactional_id)
         if transaction.state is State.PREPARING and transaction.membership is not None:
             sink, batch, attempt = transaction.membership
-            ended = decided.get((sink, batch))
-            if ended is not None and ended.state is GroupState.COMMITTED and ended.is_winner(transaction):
+            group_ended = decided.get((sink, batch))
+            if (
+                group_ended is not None
+                and group_ended.state is GroupState.COMMITTED
+                and group_ended.is_winner(transaction)
+            ):
                 transaction.move(State.COMMITTED)
                 transaction.finalized_ms = now_ms
                 found.ops.append(Put(key, transaction.header()))
@@ -90,12 +104,41 @@ def take_over(
                 found.preparing.append(transaction)
                 if held is not None:
                     held.open = transaction
+            case State.OPEN if goes_on and _may_go_on(found, transaction, held):
+                assert held is not None
+                held.open = transaction
+                found.open.append(transaction)
             case _:
                 if transaction.state is State.OPEN:
                     _aborted(found, transaction, held)
+                elif transaction.terms and held is not None:
+                    ended[held.name] = transaction  # in the order of their keys: the last one stays
                 found.ops.append(Delete(key))
                 found.ops += [Delete(keys.txn_op(txn_key, n)) for n in range(transaction.op_count)]
+    found.aborted += _perhaps_not_closed(found, ended)
     return found
+
+
+def _perhaps_not_closed(found: TakenOver, ended: Mapping[str, Transaction]) -> list[Transaction]:
+    """Aborted on record, while some leader may not have heard of that: its producer, if its epoch stands still and it
+    has begun nothing since, could write there under what is over."""
+    aborted = []
+    for name, transaction in ended.items():
+        held = found.ids[name]
+        if held.open is None and (held.producer_id, held.epoch) == transaction.key[:2]:
+            transaction.terms = dict.fromkeys(transaction.terms, UNKNOWN_TERM)
+            aborted.append(transaction)
+    return aborted
+
+
+def _may_go_on(found: TakenOver, transaction: Transaction, held: TransactionalId | None) -> bool:
+    """Its id is held by the producer that began it, and the group that decides it is undecided."""
+    if held is None or (held.producer_id, held.epoch) != transaction.key[:2]:
+        return False
+    if transaction.membership is None:
+        return True
+    sink, batch, attempt = transaction.membership
+    return (sink, batch) in found.groups and found.groups[sink, batch].attempt == attempt
 
 
 def _aborted(found: TakenOver, transaction: Transaction, held: TransactionalId | None) -> None:

@@ -81,6 +81,15 @@ def within(writes: WritesBySegment, group: int) -> WritesBySegment:
     return {segment_id: write for segment_id, write in writes.items() if range_of(segment_id) == group}
 
 
+def joined(one: WritesBySegment, other: WritesBySegment) -> WritesBySegment:
+    """Both."""
+    found = {segment_id: SegmentWrite(write.first, write.last) for segment_id, write in one.items()}
+    for segment_id, write in other.items():
+        known = found.setdefault(segment_id, write)
+        found[segment_id] = SegmentWrite(min(known.first, write.first), max(known.last, write.last))
+    return found
+
+
 def span(writes: WritesBySegment) -> tuple[int, int]:
     """(first, last) offset, of one or more."""
     return min(write.first for write in writes.values()), max(write.last for write in writes.values())
@@ -127,8 +136,8 @@ class Transaction:
     lsns: dict[Any, int] = field(default_factory=dict)
     """Per range log, the position up to which a commit must be durable."""
     terms: dict[Place, int] = field(default_factory=dict)
-    """Where other nodes lead the partitions: the leader epoch under which each was let in. A range that was split or
-    merged since is one more place of the partition."""
+    """Where other nodes lead the partitions: the leader epoch under which each was let in, or written to last. A range
+    that was split or merged since is one more place of the partition."""
     offsets: dict[str, dict[TopicPartition, PendingOffset]] = field(default_factory=dict)
     op_count: int = 0
     two_phase: bool = False
@@ -158,6 +167,7 @@ class Transaction:
             partitions={(topic, index) for topic, index in header["partitions"]},
             groups=set(header["groups"]),
             membership=Membership(*header["member"]) if header["member"] else None,
+            terms={(group, topic, index): term for group, topic, index, term in header.get("terms", ())},
         )
         for op in ops:
             transaction.op_count += 1
@@ -183,34 +193,44 @@ class Transaction:
         extend(segments, segment_id, first, last)
         return False
 
-    def header(self) -> dict[str, Any]:
-        """The record under `/txn/`."""
-        return {
-            "state": self.state.value,
+    def header(self, state: State | None = None) -> dict[str, Any]:
+        """The record under `/txn/`; as if it were in that state, if one is given.
+
+        `terms` are for another coordinator, which may go on with it, or has to see it closed where it was let in.
+        """
+        state = self.state if state is None else state
+        record: dict[str, Any] = {
+            "state": state.value,
             "txid": self.transactional_id,
             "created_ms": self.created_ms,
             "deadline_ms": self.deadline_ms,
-            "finalized_ms": self.finalized_ms,
-            "partitions": [list(at) for at in sorted(self.partitions)] if self.state is State.OPEN else [],
-            "groups": sorted(self.groups) if self.state is State.OPEN else [],
+            "finalized_ms": self.finalized_ms if state is not State.OPEN else 0,
+            "partitions": [list(at) for at in sorted(self.partitions)] if state is State.OPEN else [],
+            "groups": sorted(self.groups) if state is State.OPEN else [],
             "member": list(self.membership) if self.membership else None,
         }
+        if self.terms and state in (State.OPEN, State.ABORTED):
+            record["terms"] = [[*place, term] for place, term in sorted(self.terms.items())]
+        return record
 
     def write_ops(self) -> list[dict[str, Any]]:
         """The `write` records under `/txn-op/`: one per segment, not per partition, so that commits stay cheap."""
         by_segment: dict[int, dict[str, Any]] = {}
         for partition, segments in self.writes.items():
             for segment_id, write in segments.items():
+                place = range_of(segment_id), partition.topic, partition.index
+                term = self.terms.get(place, partition.log.term)
                 op = by_segment.get(segment_id)
                 if op is None:
-                    place = range_of(segment_id), partition.topic, partition.index
                     op = by_segment[segment_id] = {
                         "kind": "write",
                         "topic": partition.topic,
                         "segment": segment_id,
-                        "term": self.terms.get(place, partition.log.term),
+                        "term": term,
                         "writes": [],
                     }
+                # The newest: where leaders continue each other, partitions of a segment differ.
+                op["term"] = max(op["term"], term)
                 op["writes"].append([partition.index, write.first, write.last])
         return list(by_segment.values())
 

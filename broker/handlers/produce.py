@@ -197,14 +197,19 @@ def _append(
         else:
             if at not in transaction.partitions:
                 admission.admit_further(transaction, at, implicit=implicit)
-        appended = log.append(
-            partition.index,
-            header,
-            records,
-            txn_seq=transaction.txn_seq,
-            # A first batch that got lost must not be followed by a second one as if nothing were missing.
-            require_known_producer=implicit,
-        )
+        try:
+            appended = log.append(
+                partition.index,
+                header,
+                records,
+                txn_seq=transaction.txn_seq,
+                # A first batch that got lost must not be followed by a second one as if nothing were missing.
+                require_known_producer=implicit,
+            )
+        except SequenceGap as gap:
+            if state.view.goes_on(partition):
+                raise KafkaError(ErrorCode.not_enough_replicas, gap.message) from gap
+            raise
         if appended.duplicate:
             _check_repeat(partition, header.producer_id, appended)
         else:
@@ -249,8 +254,8 @@ def _append_plain(view: ClusterView, partition: Partition, header: BatchHeader, 
     Soon after a change of leaders a batch ahead of its turn is refused by NOT_ENOUGH_REPLICAS, on which clients send
     all again, in order. For librdkafka may send a batch to the new leader before it has taken back the one before it,
     which failed at the old one; and it takes OUT_OF_ORDER_SEQUENCE_NUMBER for a reason to number all that it has anew,
-    under the next epoch: what else is in doubt, in whatever partition, would then be in the log twice. (What is
-    refused in a transaction costs no more than its abort.)
+    under the next epoch: what else is in doubt, in whatever partition, would then be in the log twice. (A transaction
+    that goes on under a new leader would abort for the same. One that misses batches for good was refused before.)
     """
     lately = view.led_lately(partition)
     try:

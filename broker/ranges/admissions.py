@@ -24,7 +24,7 @@ from broker.ranges.view import RangesView
 from storage.sequencing import SequencedRange
 from txn import keys
 from txn.partition import Partition
-from txn.transaction import UNKNOWN_TERM, TopicPartition, WritesBySegment, extend, within
+from txn.transaction import UNKNOWN_TERM, TopicPartition, WritesBySegment, extend, joined, within
 from wire.batch import TRANSACTIONAL_BIT, parse_header
 from wire.errors import ErrorCode, KafkaError
 
@@ -57,7 +57,8 @@ class Admitted:
 class Closed:
     """Where a transaction wrote that takes no more writes here: until it is settled, the coordinator may ask again."""
 
-    groups: set[int] = field(default_factory=set)
+    terms: dict[int, int] = field(default_factory=dict)
+    """By group, the term of this leader's in which it was closed last."""
     writes: dict[Partition, WritesBySegment] = field(default_factory=dict)
     lsns: dict[SequencedRange, int] = field(default_factory=dict)
 
@@ -157,7 +158,7 @@ class Admissions:
             self._refused = {}
 
     def _unknown(self, call: Call, request: Any) -> dict[Producer, dict[TopicPartition, Led]]:
-        """Of each producer of the request, the partitions led here that were not let in yet, with their epochs."""
+        """Of each producer of the request, the partitions led here that were not let in yet in this term."""
         found: dict[Producer, dict[TopicPartition, Led]] = {}
         for data in request.topic_data:
             topic = (
@@ -211,7 +212,7 @@ class Admissions:
             lambda error: told(producer, error),
             lambda: told(producer, None, moved=True),
         )
-        places = [[group, topic, index, term] for (topic, index), (group, term) in wanted.items()]
+        places = [[group, *at, list(self._view.lineage(group))] for at, (group, _) in wanted.items()]
         words = [name, *producer, implicit, places]
         self._waiting.append(asked)
         asked.cancel = self._asking.ask(
@@ -287,39 +288,44 @@ class Admissions:
         return (replica, found) if replica is not None and replica.leads and found else None
 
     def _close(self, words: Words, answer: Answer) -> None:
-        """[producer id, epoch, txn_seq, group, expected term, [partition...]] -> [term, writes]
+        """[producer id, epoch, txn_seq, group, [[partition, term that it was let in under]...]] -> [lineage, writes]
 
-        A term other than the expected one: what the transaction wrote under that may be lost.
+        What the transaction wrote under a term that is not in the lineage may be lost.
         """
-        producer_id, epoch, txn_seq, group, expected, indexes = words
-        led = self._led(group, indexes)
+        producer_id, epoch, txn_seq, group, expected = words
+        terms = dict(expected)
+        led = self._led(group, terms)
         if led is None:
             answer(None)
             return
         key = producer_id, epoch, txn_seq
         log, partitions = led
-        if log.term != expected and not self._view.group_knows_end(group):
+        term, lineage = log.term, self._view.lineage(group)
+        is_all_own = set(terms.values()) == {term} == set(lineage)
+        if max(terms.values()) > term or (not is_all_own and not self._view.group_knows_end(group)):
             answer(None)
             return
         closed = self._closed.get(key)
-        if closed is None or group not in closed.groups:
+        if closed is None or group not in closed.terms:
             # A repeat comes late: who waits may be the same producer's next transaction, under the same epoch.
             self._refuse_waiting(key, group, partitions)
-        written = self._end_in(key, group, log, partitions)
-        if log.term != expected:
-            if expected != UNKNOWN_TERM:
-                for partition in partitions:
-                    # Batches of it may be missing: after its abort its sequences may go on from anywhere.
-                    partition.producers.forget(producer_id)
-            written = self._outcomes.writes(key)
+        own = self._end_in(key, group, log, partitions)
+        # What an earlier leader took is committed by now.
+        before = {} if is_all_own else self._outcomes.writes(key)
+        for partition in partitions:
+            if terms[partition.index] not in (*lineage, UNKNOWN_TERM):
+                # Batches of it may be missing: after its abort its sequences may go on from anywhere.
+                partition.producers.forget(producer_id)
         answer(
             [
-                log.term,
+                list(lineage),
                 [
                     word
                     for partition in partitions
-                    if partition in written
-                    for word in words_of(within(written[partition], group), partition.index)
+                    for word in words_of(
+                        within(joined(before.get(partition, {}), own.get(partition, {})), group),
+                        partition.index,
+                    )
                 ],
             ]
         )
@@ -337,24 +343,35 @@ class Admissions:
     def _end_in(
         self, key: keys.TxnKey, group: int, log: SequencedRange, led: list[Partition]
     ) -> dict[Partition, WritesBySegment]:
-        """No more of it there; what it wrote, however often that is asked."""
+        """No more of it there; what it wrote under this leader, however often that is asked."""
         closed = self._closed.setdefault(key, Closed())
-        closed.groups.add(group)
+        if closed.terms.get(group) != log.term:
+            # Of an earlier leadership of this node: what is left of that is committed.
+            for partition in led:
+                writes = closed.writes.get(partition, {})
+                for segment_id in within(writes, group):
+                    del writes[segment_id]
+            closed.lsns.pop(log, None)
+        closed.terms[group] = log.term
         admitted = self._open.get(key[:2])
         if admitted is not None and admitted.key == key:
             for partition in led:
                 at = partition.topic, partition.index
-                if at in admitted.partitions and admitted.partitions[at][0] == group:
+                let_in = admitted.partitions.get(at)
+                if let_in is not None and let_in[0] == group:
                     del admitted.partitions[at]
                 writes = admitted.writes.get(partition, {})
                 mine = within(writes, group)
-                if mine:
-                    closed.writes.setdefault(partition, {}).update(mine)
-                    closed.lsns[log] = admitted.lsns[log]
-                    for segment_id in mine:
-                        del writes[segment_id]
-                    if not writes:
-                        del admitted.writes[partition]
+                for segment_id in mine:
+                    del writes[segment_id]
+                if mine and not writes:
+                    del admitted.writes[partition]
+                # What another term of this node's took is committed, and the coordinator finds it so. Where it was let
+                # in to a successor since, this is all of it.
+                if mine and (let_in == (group, log.term) or (let_in is not None and let_in[0] != group)):
+                    closed.writes[partition] = joined(closed.writes.get(partition, {}), mine)
+                    if log in admitted.lsns:
+                        closed.lsns[log] = admitted.lsns[log]
             if not admitted.partitions and not admitted.writes:
                 del self._open[key[:2]]
         return closed.writes
@@ -370,7 +387,7 @@ class Admissions:
         key = producer_id, epoch, txn_seq
         log, _ = led
         closed = self._closed.get(key)
-        if closed is not None and group in closed.groups and log.term == term:
+        if closed is not None and closed.terms.get(group) == log.term and term in self._view.lineage(group):
             lsn = closed.lsns.get(log, 0)
             log.when_durable(lsn, lambda error: answer([True] if error is None else None))
             return
@@ -406,9 +423,10 @@ class Admissions:
         self._closed.pop(key, None)
 
     def coordinated_from(self, term: int) -> None:
-        """What began under coordinators of earlier terms is over, or ends without another write."""
+        """What began under coordinators of earlier terms and has no header is over; what has one goes on, or ends
+        without another write."""
         for producer, admitted in list(self._open.items()):
-            if keys.term_of(admitted.key[2]) < term:
+            if keys.term_of(admitted.key[2]) < term and not self._outcomes.has_header(admitted.key):
                 del self._open[producer]
         for key in list(self._closed):
             if keys.term_of(key[2]) < term and not self._outcomes.has_header(key):

@@ -19,8 +19,8 @@ from broker.placement import NodeView
 from broker.ranges import lineage, log_starts, outcome_records
 from broker.ranges.asking import Answer, Words
 from broker.ranges.changes import LedTopics
-from broker.ranges.outcomes import RECOVERED_TERM
 from broker.ranges.participants import Participants
+from broker.ranges.parting import Parting
 from broker.ranges.placement import RangePlacement
 from broker.ranges.records import RangeRecord
 from broker.ranges.reshapes import RangeReshapes
@@ -40,7 +40,7 @@ from txn.metastore import Conflict, MetaStore, Op, Put, StoreFailed
 from txn.offsets import GroupOffsets
 from txn.partition import Partition
 from txn.takeover import TakenOver, take_over
-from txn.transaction import State, Transaction, TransactionalId
+from txn.transaction import UNKNOWN_TERM, State, Transaction, TransactionalId
 from wire.errors import ErrorCode, KafkaError
 
 log = logging.getLogger("sealog")
@@ -109,15 +109,17 @@ class Controller(StoreServices):
         record = self.store.get(keys.NODE)
         before: dict[str, Any] = record.value if record is not None else {}
         self.cluster_id: str = before.get("cluster_id") or self._new_uuid().hex[:22]
+        self.parting = Parting.after(before, self.term, self.cluster_id)
         producer_ids = IdBlocks(self.store, keys.PRODUCER_IDS)
         found = take_over(
             self.store,
             self._find_partition,
             lambda: producer_ids.allocate()[0],
             self.scheduler.now_ms(),
+            goes_on=self.parting.goes_on,
         )
-        node = {"cluster_id": self.cluster_id, RECOVERED_TERM: self.term}
-        self.store.apply([*found.ops, Put(keys.NODE, node)])
+        self.taken_over_lsn = self.store.apply([*found.ops, self.parting.begun()]).lsn
+        """Durable before this controller serves anybody, or one after the next might go on from a mark before it."""
         config, limits = self.config, self.config.limits
         self.coordinator = Coordinator(
             self.store,
@@ -132,7 +134,7 @@ class Controller(StoreServices):
             term=self.term,
             # What was begun and is not there any more left a trace, but for transactions v2 (`txn.untraced`).
             fence_term=1,
-            untraced_fence_term=self.term,
+            untraced_fence_term=self.parting.untraced_fence,
         )
         self.coordinator.restore(found.ids.values(), found.groups.values())
         self.coordinator.ends.forget_producer = self._participants.forget_producer
@@ -147,22 +149,41 @@ class Controller(StoreServices):
         outcome_records.forget_gone(self.store, self.scheduler, lineage.alive(self._ranges.ranges))
         for transaction in found.committed:
             self._settlement.finished(transaction)
+        for transaction in found.open:
+            for group_id, offsets in list(transaction.offsets.items()):
+                self.offsets.hold(transaction, group_id, offsets)
+            if transaction.membership is not None:
+                group = found.groups[transaction.membership[:2]]
+                group.members[transaction.key] = transaction
         for transaction in found.preparing:
             self._decide(
                 transaction, found.groups.get(transaction.membership[:2]) if transaction.membership else None
             )
         for group in found.groups.values():
             self._wait_for_votes(group)
+        self._closing = len(found.aborted)
         for transaction in found.aborted:
             held = self.coordinator.get(transaction.transactional_id)
-            if held is None or held.busy:
-                self._participants.close(transaction, lambda _: None, commit=False)
-                continue
-            held.busy = True
+            if held is not None and not held.busy:
+                held.busy = True
+            else:
+                held = None
             self._participants.close(transaction, partial(self._released, held), commit=False)
 
-    def _released(self, held: TransactionalId, _: KafkaError | None) -> None:
-        self.coordinator.release(held)
+    def _released(self, held: TransactionalId | None, _: KafkaError | None) -> None:
+        self._closing -= 1
+        if held is not None:
+            self.coordinator.release(held)
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether some leader may not have heard yet of what was aborted when this began."""
+        return self._closing > 0
+
+    def parting_ops(self) -> list[list[Op]]:
+        """As `Parting.ops`, of what is open."""
+        living = (held.open for held in self.coordinator.transactional_ids() if held.open is not None)
+        return self.parting.ops(self.store, living)
 
     def _decide(self, transaction: Transaction, group: GroupTransaction | None) -> None:
         """A PREPARING one; who comes for its id, or its group, waits (T3)."""
@@ -198,8 +219,9 @@ class Controller(StoreServices):
             group.go_on()
 
     def admit(self, words: Words, answer: Answer) -> None:
-        """A range's leader asks: [name, producer id, epoch, implicit, [group, topic, partition, leader epoch]...] ->
+        """A range's leader asks: [name, producer id, epoch, implicit, [group, topic, partition, lineage]...] ->
         ["ok", txn_seq], or ["no", error code, message], or ["moved"]: others have succeeded one of these ranges.
+        `lineage` as of `broker.replication.lineage`; its own term is the last.
 
         No is said only by who leads the metadata for certain: whoever does may know of a newer epoch.
         """
@@ -233,20 +255,29 @@ class Controller(StoreServices):
         self, name: str, producer_id: int, epoch: int, places: Words, *, implicit: bool
     ) -> Transaction:
         """Raises KafkaError as `Admission.admit_write`; TRANSACTION_ABORTABLE where what it wrote to a partition before
-        may be lost, as that has another leader now. Raises StoreFailed."""
+        may be lost, as that has another leader now; NOT_LEADER_OR_FOLLOWER where who asks is the leader no more. Raises
+        StoreFailed."""
         admission = self.coordinator.admission
         for _, topic, index, _ in places:
             if self._find_partition(topic, index) is None:
                 raise KafkaError(ErrorCode.unknown_topic_or_partition, f"{topic}-{index} is not known here")
         (_, topic, index, _), *_ = places
         transaction = admission.admit_write(name, producer_id, epoch, (topic, index), implicit=implicit)
-        for group, topic, index, term in places:
+        for group, topic, index, terms in places:
+            place = group, topic, index
             admission.admit_further(transaction, (topic, index), implicit=implicit)
-            if transaction.terms.setdefault((group, topic, index), term) != term:
+            kept, term = transaction.terms.get(place, UNKNOWN_TERM), terms[-1]
+            if kept > term:
+                raise KafkaError(
+                    ErrorCode.not_leader_or_follower, f"{topic}-{index} is led in the later term {kept}"
+                )
+            if kept != UNKNOWN_TERM and kept not in terms:
                 raise KafkaError(
                     ErrorCode.transaction_abortable,
                     f"{topic}-{index} has another leader now, and may have lost some of the transaction",
                 )
+            # Before it writes there: a leader after it that has nothing of its term must not pass for one that has.
+            transaction.terms[place] = term
         return transaction
 
     def _takes_writes(self, group: int) -> bool:

@@ -124,6 +124,8 @@ class Hosting:
         """`send`: notes between the nodes' hostings, which `restores` hears."""
         self.restores = Restores(disk, scheduler, self.replica_of, send)
         self.hosted: dict[int, Hosted] = {}
+        self.handed_over: set[int] = set()
+        """Those that other nodes are about to lead: they take nothing meanwhile."""
         self.cache = SegmentCache()
         self._node_id = node_id
         self._disk = disk
@@ -539,6 +541,10 @@ class Hosting:
         self._hard_states.when_all_durable(durable)
 
     # The end.
+
+    def here(self) -> list[Hosted]:
+        """Those that take part."""
+        return [hosted for hosted in self.hosted.values() if hosted.stage is Stage.HERE]
 
     def led(self) -> list[Hosted]:
         """Those of which this node is the leader."""

@@ -37,7 +37,6 @@ from broker.ranges.topics import RangeTopics
 from broker.ranges.transactions import RangeTransactions
 from broker.ranges.view import RangesView
 from broker.replication.folder import make_dir_durable
-from broker.replication.handover import hand_over
 from broker.replication.hard_states import HardStateTable
 from broker.replication.life import Life
 from broker.replication.metadata_group import METADATA_GROUP, MetadataGroup
@@ -218,7 +217,8 @@ class RangesMember:
             self.view,
             self.leaders,
             self._neighbours.say,
-            metadata=lambda: self._metadata_group,
+            metadata=lambda: self.metadata if self._metadata_group is not None else None,
+            controller=lambda: self._controller,
             members=lambda: self._members() or (),
             look=self._looks.wake,
         )
@@ -231,6 +231,7 @@ class RangesMember:
             say=self._neighbours.say,
             came=self.leaderships.changed,
             dropped=self._tell_dropped,
+            hand_over=self.leaderships.hand_over,
         )
         self._settings = FollowedSettings(config, self._reconfigured)
         self.node = RangesNode(
@@ -252,6 +253,8 @@ class RangesMember:
         )
         self._metadata_group: Group | None = None
         self._life: Life | None = None
+        self._controller: Controller | None = None
+        """From when it has taken over on; it serves when that is durable."""
         self._is_stopping = False
 
     def start(self) -> None:
@@ -375,20 +378,29 @@ class RangesMember:
             life.end()
             self._life = None
             return
+        self._controller = controller
+        store.when_durable(
+            controller.taken_over_lsn, lambda error: self._serve(controller, life, store, error)
+        )
+
+    def _serve(self, controller: Controller, life: Life, store: MetaStore, error: Exception | None) -> None:
+        """What it took over is committed."""
+        if error is not None or life.is_over:
+            return
         self.transactions.lead(controller)
         self.node.serve_as(controller)
         assert self._metadata_group is not None
         MetadataMembers(
             self, self._metadata_group, self._neighbours, controller.registry, life, store, self._arrival
         )
-        self._on_controller(term)
+        self._on_controller(controller.term)
 
     def _follow(self) -> None:
         if self._life is not None:
             self.node.serve_as(None)
             self.transactions.follow(self._life)
             self._life.end()
-            self._life = None
+            self._life = self._controller = None
             self._neighbours.also = {}
 
     def hand_over(self, target: int) -> None:
@@ -519,26 +531,22 @@ class RangesMember:
         self.leaderships.close()
         self._arrival.end()
 
-    def stop(self, done: Callable[[], None]) -> None:
-        """Leaders are handed over, so that nobody waits for an election; then all is flushed."""
-        self._follow()
+    def hand_all_over(self, done: Callable[[], None]) -> None:
+        """Other nodes lead: nobody waits for an election, transactions go on. This one leads nothing again."""
         self._is_stopping = True
-        self.leaderships.close()
-        led = [hosted.range.group for hosted in self.hosting.led() if hosted.range is not None]
-        groups = [group for group in (*led, self._metadata_group) if group is not None]
-        waiting = 1
+        for group in self.host.groups.values():
+            group.raft.may_stand = False
+        self.leaderships.hand_all_over(done)
+
+    def stop(self, done: Callable[[], None]) -> None:
+        """Leaders are handed over; then all is flushed."""
 
         def over() -> None:
-            nonlocal waiting
-            waiting -= 1
-            if not waiting:
-                self._close(done)
+            self.leaderships.close()
+            self._follow()
+            self._close(done)
 
-        for group in groups:
-            if group.failure is None and group.raft.is_leader:
-                waiting += 1
-                hand_over(group, None, self._scheduler, over)
-        over()
+        self.hand_all_over(over)
 
     def _close(self, done: Callable[[], None]) -> None:
         self._retention.close()

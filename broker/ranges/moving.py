@@ -33,7 +33,7 @@ TELL_AGAIN_LOOKS: Final = 5
 class Moving:
     """`leader_of(group)` is NOBODY where it is not known; `here` are the nodes that were heard lately;
     `came(groups)`: this node leads them, and they are where their records want them; `dropped(group)` tells the
-    controller, or is lost."""
+    controller, or is lost; `hand_over(group, target)` of one that this node leads."""
 
     def __init__(
         self,
@@ -46,6 +46,7 @@ class Moving:
         say: Callable[[int, Sequence[Any]], None],
         came: Callable[[list[int]], None],
         dropped: Callable[[int], None],
+        hand_over: Callable[[int, int], None],
     ) -> None:
         self._node_id = node_id
         self._hosting = hosting
@@ -54,6 +55,7 @@ class Moving:
         self._say = say
         self._came = came
         self._dropped = dropped
+        self._hand_range_over = hand_over
         self._looks = 0
         self._due: set[int] = set()
         """Groups that may have something left to do. All others are at rest, and cost nothing."""
@@ -124,7 +126,7 @@ class Moving:
         group = hosted.range.group
         assert group is not None
         raft, goal = group.raft, hosted.record.goal
-        if raft.memberships.index > raft.commit:
+        if raft.memberships.index > raft.commit or hosted.range.is_held:
             return False
         if is_done(goal, raft.membership):
             return True
@@ -154,7 +156,7 @@ class Moving:
             if node in group.raft.membership.voters and node in here and node in hosted.record.goal
         ]
         if able:
-            group.transfer(max(able)[1])
+            self._hand_range_over(hosted.number, max(able)[1])
 
     def noted(self, kind: str, peer: int, words: Sequence[Any]) -> None:
         """A note of another node's `say`."""

@@ -11,7 +11,7 @@ anything of it can fail.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from broker.broker_settings import BrokerSettings
@@ -29,6 +29,7 @@ from broker.ranges.view import RangesView
 from broker.read_ahead import Budget
 from broker.replication.standby import Relay, hand_on
 from storage.clock import Scheduler
+from txn.partition import Partition
 from txn.patience import AGAIN_MS
 from wire.apis import ApiKey
 
@@ -170,6 +171,11 @@ class RangesNode:
         return wanted.name is not None and self.topics.get(wanted.name) is not None
 
     def _produce(self, node: Any, call: Call, request: Any) -> None:
+        if self._is_held(call, request):
+            call.hold()
+            self.scheduler.call_later(AGAIN_MS, call.release, lambda: self._produce(node, call, request))
+            return
+
         def write() -> None:
             HANDLERS[ApiKey.PRODUCE](self, call, request)  # type: ignore[arg-type]  # a node, as far as handlers go
 
@@ -225,13 +231,19 @@ class RangesNode:
             call.release(again)
 
     def _is_handed_over(self, call: Call, request: Any) -> bool:
+        return any(self.cluster.is_handed_over(one) for one in self._written_to(call, request))
+
+    def _is_held(self, call: Call, request: Any) -> bool:
+        """Whether another node is about to lead a partition of the request: it waits for that."""
+        return self.cluster.is_any_held() and any(
+            self.cluster.is_held(one) for one in self._written_to(call, request)
+        )
+
+    def _written_to(self, call: Call, request: Any) -> Iterator[Partition]:
         by_id = call.version >= TOPIC_ID_VERSION
         for data in request.topic_data:
             topic = self.topics.get_by_id(data.topic_id) if by_id else self.topics.get(data.name)
             partitions = topic.partitions if topic is not None else []
-            if any(
-                0 <= part.index < len(partitions) and self.cluster.is_handed_over(partitions[part.index])
-                for part in data.partition_data
-            ):
-                return True
-        return False
+            for part in data.partition_data:
+                if 0 <= part.index < len(partitions):
+                    yield partitions[part.index]

@@ -4,9 +4,9 @@
     standing   the leaders say that what it wrote is committed: asked together with the first, so that a commit
                waits for one round trip to the leaders and one flush
 
-Guarantees: a transaction is closed where its range has a leader of the term that let it in, or its commit is refused; a
-position counts as lost only by the word of a leader that knows its end (T1). A range that is gone with its topic is
-asked nothing any more.
+Guarantees: a transaction is closed where its range has a leader of the term that let it in, or one that continues that
+term (`broker.replication.lineage`), or its commit is refused; a position counts as lost only by the word of a leader
+that knows its end (T1). A range that is gone with its topic is asked nothing any more.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ class Participants:
         def told(group: int, terms: dict[int, int], answer: Words | None) -> None:
             nonlocal waiting, is_lost
             if answer is not None:
-                term, written = answer
-                if any(expected != term for expected in terms.values()):
+                lineage, written = answer
+                if any(term not in lineage for term in terms.values()):
                     is_lost = True
                     self._forget_in_successors(group, transaction.producer_id)
                 self._note(transaction, group, written)
@@ -105,7 +105,7 @@ class Participants:
                 self._closed(transaction, done, is_lost=commit and is_lost)
 
         for group, terms in groups.items():
-            words = [*transaction.key, group, max(terms.values()), list(terms)]
+            words = [*transaction.key, group, list(terms.items())]
             self._question("close", group, partial(list, words), partial(told, group, terms))
         if commit:
             # On the heels of the other question, so that it finds the transaction closed.

@@ -20,6 +20,8 @@ from txn.partition import Partition
 
 LATELY_MS: Final = 60_000
 """As in `broker.replication.view`."""
+GOES_ON_MS: Final = 5_000
+"""So long a batch of a transaction that is ahead of its turn may be waited for after a hand-over."""
 SILENT_TIMEOUTS: Final = 1.5
 """A replica that has answered its leader nothing for so many election timeouts cannot take over."""
 
@@ -94,11 +96,29 @@ class RangesView:
                 return False
         return bool(getattr(partition.log, "is_retiring", False)) and self.leads(partition)
 
+    def lineage(self, group: int) -> tuple[int, ...]:
+        """The terms that this node, the range's leader, continues; its own is the last."""
+        hosted = self._hosting.hosted.get(group)
+        return hosted.range.lineage if hosted is not None and hosted.range is not None else ()
+
+    def is_any_held(self) -> bool:
+        return bool(self._hosting.handed_over)
+
+    def is_held(self, partition: Partition) -> bool:
+        """Whether another node is about to lead it in place of this one."""
+        return self._topics.group_of(partition) in self._hosting.handed_over
+
     def led_lately(self, partition: Partition) -> bool:
         hosted = self._hosted(partition)
         if hosted is None:
             return False
         return self._clock.monotonic_ms() - hosted.led_since_monotonic_ms < LATELY_MS
+
+    def goes_on(self, partition: Partition) -> bool:
+        hosted = self._hosted(partition)
+        if hosted is None or len(self.lineage(hosted.number)) < 2:
+            return False
+        return self._clock.monotonic_ms() - hosted.led_since_monotonic_ms < GOES_ON_MS
 
     def _hosted(self, partition: Partition) -> Hosted | None:
         """What it is served from here."""

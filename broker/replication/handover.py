@@ -20,17 +20,12 @@ def hand_over(
     group: Group | None, target: int | None, scheduler: Scheduler, done: Callable[[], None]
 ) -> None:
     """To `target`, or to the voter that has most. `done` when this node does not lead any more, or nobody took over."""
-    leadership = group.raft.leadership if group is not None else None
-    if group is None or leadership is None:
-        done()
-        return
-    voters = group.raft.membership.voters
-    others = [(progress.match, node) for node, progress in leadership.progress.items() if node in voters]
-    if not others:
+    best = best_target(group) if group is not None else None
+    if group is None or best is None:
         done()
         return
     try:
-        group.transfer(max(others)[1] if target is None else target)
+        group.transfer(best if target is None else target)
     except (NotLeader, NotNow, GroupFailed, ValueError) as error:
         log.info("leadership is not handed over: %s", error)
     waited_ms = 0
@@ -44,3 +39,12 @@ def hand_over(
             done()
 
     look()
+
+
+def best_target(group: Group) -> int | None:
+    """The other voter that has most of what this leader has; None where there is none, or this node does not lead."""
+    leadership, voters = group.raft.leadership, group.raft.membership.voters
+    if leadership is None:
+        return None
+    others = [(progress.match, node) for node, progress in leadership.progress.items() if node in voters]
+    return max(others)[1] if others else None

@@ -30,7 +30,7 @@ from raftish.membership import Membership
 from raftish.messages import SnapshotRequest
 from storage.clock import Scheduler
 from storage.disk import Disk
-from txn.metastore import Diverged, MetaStore, NotLeading, Options, Schema, StoreFailed, TryAgain
+from txn.metastore import Diverged, MetaStore, NotLeading, Op, Options, Schema, StoreFailed, TryAgain
 from txn.metastore.loading import Image
 from txn.metastore.replicated import Replicated
 
@@ -57,6 +57,8 @@ class _Proposer:
     def __init__(self, group: Group, term: int) -> None:
         self._group = group
         self._term = term
+        self.is_held = False
+        """Another node is to lead: only what belongs to that is taken."""
 
     def next_lsn(self) -> int:
         raft = self._group.raft
@@ -64,6 +66,8 @@ class _Proposer:
             raise NotLeading(raft.leader if raft.leader != raft.node_id else None)
         if raft.leadership.transfer_target is not None:
             raise TryAgain(f"leadership is being handed to node {raft.leadership.transfer_target}")
+        if self.is_held:
+            raise TryAgain("leadership is about to be handed over")
         if raft.leadership.is_nearly_full:
             raise TryAgain("too much waits to be committed")
         return raft.log.last_index + 1
@@ -127,6 +131,7 @@ class MetadataGroup:
         self._fetch: SnapshotFetch | None = None
         self._leading_term = 0
         self._store: MetaStore | None = None
+        self._proposer: _Proposer | None = None
         self._is_closed = False
 
     def join(
@@ -164,6 +169,28 @@ class MetadataGroup:
                 self.group.read(done)
             except (NotLeader, NotNow, GroupFailed) as error:
                 self._scheduler.call_soon(done, error)
+
+    # Handing over (`broker.ranges.metadata_handover`).
+
+    def hold(self) -> None:
+        """The store takes nothing more in this leadership (`TryAgain`) but by `apply_held`, until `release`."""
+        if self._proposer is not None:
+            self._proposer.is_held = True
+
+    def apply_held(self, ops: Sequence[Op]) -> int:
+        """The lsn. Raises StoreFailed."""
+        store, proposer = self.store, self._proposer
+        if proposer is None:
+            return store.apply(ops).lsn
+        proposer.is_held = False
+        try:
+            return store.apply(ops).lsn
+        finally:
+            proposer.is_held = True
+
+    def release(self) -> None:
+        if self._proposer is not None:
+            self._proposer.is_held = False
 
     def close(self) -> None:
         """This life in the group is over; whatever still comes is of no concern."""
@@ -266,7 +293,8 @@ class MetadataGroup:
     def _lead_if_caught_up(self) -> None:
         if self.role is Role.CATCHING_UP and self._applied_term == self._leading_term:
             self._move(Role.LEADING)
-            self._store = self.replicated.lead(_Proposer(self.group, self._leading_term))
+            self._proposer = _Proposer(self.group, self._leading_term)
+            self._store = self.replicated.lead(self._proposer)
             self._scheduler.call_soon(self._begin, self._store, self._leading_term)
 
     def _begin(self, store: MetaStore, term: int) -> None:
@@ -275,7 +303,7 @@ class MetadataGroup:
 
     def _end_leadership(self, leader: int | None) -> None:
         self._leading_term = 0
-        self._store = None
+        self._store = self._proposer = None
         # What is not committed is taken back here; whoever waits for it hears of it in a later turn.
         self.replicated.follow(leader)
         if self.role is Role.FOLLOWING:

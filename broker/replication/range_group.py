@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from broker.replication import lineage
 from raftish import membership
 from raftish.core import NotLeader, NotNow
 from raftish.entries import Entry, HardState, Kind
@@ -42,6 +43,8 @@ class RangeGroup:
         self._term = 0
         """Of this node's last leadership."""
         self._told_term = 0
+        self.lineage: tuple[int, ...] = ()
+        """Of this node's last leadership (`broker.ranges.lineage`)."""
 
     def join(
         self, host: Host, number: int, hard_state: HardState, *, is_new: bool = False, may_stand: bool = True
@@ -96,6 +99,7 @@ class RangeGroup:
         self._told_term = term
         if leader == self._node:
             self._term = term
+            self.lineage = lineage.of_leader(self, term)
             self.replica.begin_leading(term, self._propose)
         else:
             self.replica.follow(term)
@@ -109,6 +113,11 @@ class RangeGroup:
     def knows_its_end(self) -> bool:
         """Whether the high watermarks are no lower than any leader has told before: its term has a commit."""
         return self.replica.term_at(self.replica.commit_index) == self._term
+
+    @property
+    def is_held(self) -> bool:
+        """Whether another node is to lead, and nothing is taken meanwhile."""
+        return self.replica.is_held
 
     def _propose(self, payloads: Sequence[bytes]) -> int:
         group = self.group

@@ -49,6 +49,9 @@ class StandbyView:
     def led_lately(self, partition: Partition) -> bool:
         return False
 
+    def goes_on(self, partition: Partition) -> bool:
+        return False
+
     def replicas(self, partition: Partition) -> Sequence[Replica]:
         return ()
 

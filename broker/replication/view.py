@@ -63,6 +63,9 @@ class View:
     def led_lately(self, partition: Partition) -> bool:
         return self._clock.monotonic_ms() - self._began_ms < LATELY_MS
 
+    def goes_on(self, partition: Partition) -> bool:
+        return False
+
     def replicas(self, partition: Partition) -> Sequence[Replica]:
         """None but the leader can be read from."""
         return ()

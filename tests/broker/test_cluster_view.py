@@ -41,6 +41,9 @@ class View:
     def led_lately(self, partition):
         return self.is_new
 
+    def goes_on(self, partition):
+        return self.is_new
+
     def replicas(self, partition):
         return self.followers
 

@@ -117,6 +117,8 @@ class SimRanges:
         """Compactions that were done, and that failed."""
         self.removed: set[int] = set()
         """Nodes that heard that they are out, and ended."""
+        self.stopping: set[int] = set()
+        """Nodes that stop cleanly, and are there still."""
         for node in self.names:
             self.start(node)
 
@@ -163,15 +165,31 @@ class SimRanges:
         self.lives[node].end()
         del self.members[node]
 
+    def stop(self, node):
+        """Cleanly: gone as soon as it has handed over and written all."""
+        member = self.members[node]
+        self.stopping.add(node)
+
+        def stopped():
+            self.stopping.discard(node)
+            if self.members.get(node) is member:
+                self.cut_power(node)
+
+        member.stop(lambda: self.scheduler.call_soon(stopped))
+
+    def start_stopped(self):
+        """All nodes that are not there."""
+        for node in self.names:
+            if node not in self.members and node not in self.removed:
+                self.start(node)
+
     def isolate(self, node):
         self.cut |= {(node, other) for other in self.names} | {(other, node) for other in self.names}
 
     def heal(self):
         self.cut.clear()
         self.loss = 0.0
-        for node in self.names:
-            if node not in self.members and node not in self.removed:
-                self.start(node)
+        self.start_stopped()
 
     def run_until(self, condition, max_ms=60_000):
         self.scheduler.run_until(lambda: bool(self.fatal) or condition(), max_ms=max_ms)

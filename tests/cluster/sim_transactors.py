@@ -377,9 +377,13 @@ def live_through_faults(seed, transactions=40, beside=lambda cluster: lambda: No
         elif what < 0.7:
             cluster.loss = 0.1
         elif what < 0.8:
-            # The metadata's leader is to hand over, perhaps to a node that is not there: then it goes on.
-            for member in cluster.members.values():
-                member.leaderships.hand_over(METADATA_GROUP, rng.choice(cluster.names))
+            # Leaders are to hand over, perhaps to nodes that are not there: then they go on.
+            groups = [METADATA_GROUP]
+            if rng.random() < 0.7:
+                groups += next(iter(cluster.members.values())).topics.ranges
+            for group in groups:
+                for member in cluster.members.values():
+                    member.leaderships.hand_over(group, rng.choice(cluster.names))
         else:
             cluster.heal()
         cluster.scheduler.call_later(int(10 ** rng.uniform(1, pace)), fault)
@@ -410,6 +414,19 @@ def live_through_faults(seed, transactions=40, beside=lambda cluster: lambda: No
             pass
     for transactor in transactors:
         transactor.run(True)
+    judge(cluster, transactors)
+    return counted(transactors)
+
+
+def counted(transactors):
+    return {
+        what: sum(len(getattr(one, what)) for one in transactors)
+        for what in ("committed", "aborted", "unknown")
+    }
+
+
+def judge(cluster, transactors):
+    """What readers see, now and after a power cut of all nodes."""
     seen = all_seen(cluster)
     check(transactors, seen)
     check_replicas(cluster, seen)
@@ -420,7 +437,66 @@ def live_through_faults(seed, transactions=40, beside=lambda cluster: lambda: No
     cluster.heal()
     assert all_seen(cluster) == seen
     check_replicas(cluster, seen)
-    return {
-        what: sum(len(getattr(one, what)) for one in transactors)
-        for what in ("committed", "aborted", "unknown")
-    }
+
+
+def live_through_handovers(seed, transactions=40):
+    """The same where leaders change by hand-overs alone, of ranges and of the metadata, some of them to nodes that are
+    not there, and where nodes stop cleanly and come back. No transaction may end otherwise than its producer wants it
+    to. How many leaderships were seen, beside the counts."""
+    cluster = SimRanges(seed)
+    rng = cluster.rng
+    cluster.create_topic("t", 6)
+    transactors = [Transactor(cluster, f"x{n}", "t", PARTITIONS, 1 + n % 2) for n in range(4)]
+    pace = rng.uniform(2.0, 3.2)
+    goes_on = True
+    groups = list(next(iter(cluster.members.values())).topics.ranges)
+    terms = {}
+
+    def leaderships():
+        return {
+            (number, group.raft.term): member.node_id
+            for member in cluster.members.values()
+            for number, group in member.host.groups.items()
+            if group.raft.is_leader
+        }
+
+    def event():
+        if not goes_on:
+            return
+        terms.update(leaderships())
+        what = rng.random()
+        if what < 0.5:
+            ask_for_handover(rng.choice(groups))
+        elif what < 0.75:
+            ask_for_handover(METADATA_GROUP)
+        elif what < 0.85:
+            for group in (*groups, METADATA_GROUP):
+                ask_for_handover(group)
+        elif len(cluster.members) == 3 and not cluster.stopping:
+            cluster.stop(rng.choice(cluster.names))
+        elif rng.random() < 0.5:
+            cluster.start_stopped()
+        cluster.scheduler.call_later(int(10 ** rng.uniform(0.3, pace)), event)
+
+    def ask_for_handover(group):
+        for member in list(cluster.members.values()):
+            member.leaderships.hand_over(group, rng.choice(cluster.names))
+
+    cluster.scheduler.call_later(200, event)
+    under_way = {transactor: transactor.steps() for transactor in transactors}
+    done = 0
+    while done < transactions:
+        transactor = rng.choice(transactors)
+        if next(under_way[transactor], "over") == "over":
+            under_way[transactor] = transactor.steps()
+            done += 1
+    goes_on = False
+    cluster.run_until(lambda: not cluster.stopping)
+    cluster.start_stopped()
+    for steps in under_way.values():
+        for _ in steps:
+            pass
+    for transactor in transactors:
+        assert not transactor.ends, (transactor.name, transactor.ends)
+    judge(cluster, transactors)
+    return counted(transactors) | {"leaderships": len(terms)}

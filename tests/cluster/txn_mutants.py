@@ -6,15 +6,21 @@ from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
 from broker.ranges.admissions import Admissions
+from broker.ranges.controller import Controller
+from broker.ranges.member import RangesMember
+from broker.ranges.metadata_handover import MetadataHandover
 from broker.ranges.outcomes import Outcomes
 from broker.ranges.participants import Participants
+from broker.ranges.parting import HANDED_OVER, Parting
+from broker.ranges.range_handover import RangeHandover
 from broker.ranges.settling import RangesSettlement, Reports
+from broker.replication import lineage
 from txn import ending
 from txn.buffer import PartitionTransactions
 from txn.ending import Ending
 from txn.identities import Identities
-from txn.metastore import StoreFailed
-from txn.transaction import State
+from txn.metastore import Put, StoreFailed
+from txn.transaction import State, Transaction
 
 
 def stands_before_it_is_committed():
@@ -43,7 +49,7 @@ def says_once_where_it_wrote():
     end_in = Admissions._end_in
 
     def mutant(self, key, group, log, led):
-        again = key in self._closed and group in self._closed[key].groups
+        again = key in self._closed and group in self._closed[key].terms
         return {} if again else end_in(self, key, group, log, led)
 
     return patch.object(Admissions, "_end_in", mutant)
@@ -175,6 +181,93 @@ def an_untraced_transaction_is_not_missed():
     return patch.object(Identities, "__init__", mutant)
 
 
+def goes_on_before_the_mark_is_taken_back():
+    """A range's leader to which nobody answered its hand-over writes behind its clean mark."""
+    return patch.object(RangeHandover, "_take_back", RangeHandover._end)
+
+
+def goes_on_before_the_coordinators_mark_is_taken_back():
+    """The same of the metadata's leader."""
+    return patch.object(MetadataHandover, "_take_back", lambda self, controller: self._end())
+
+
+def takes_lineages_for_intervals():
+    """A term between two of a lineage passes, though all of it is lost."""
+    of_leader = lineage.of_leader
+
+    def mutant(log, term):
+        terms = of_leader(log, term)
+        return tuple(range(terms[0], term + 1))
+
+    return patch.object(lineage, "of_leader", mutant)
+
+
+def keeps_the_term_that_let_it_in_first():
+    """A leader that continues a transaction writes without its own term being kept."""
+    admit = Controller._admit
+
+    def mutant(self, name, producer_id, epoch, places, *, implicit):
+        held = self.coordinator.get(name)
+        before = dict(held.open.terms) if held is not None and held.open is not None else {}
+        transaction = admit(self, name, producer_id, epoch, places, implicit=implicit)
+        transaction.terms |= before
+        return transaction
+
+    return patch.object(Controller, "_admit", mutant)
+
+
+@contextmanager
+def accepts_an_older_coordinators_mark():
+    """A coordinator that has taken over leaves the mark of the one before."""
+    with ExitStack() as patches:
+        begun = Parting.begun
+
+        def mutant(self):
+            op = begun(self)
+            return Put(op.key, op.value | {HANDED_OVER: self.term}) if self.goes_on else op
+
+        patches.enter_context(patch.object(Parting, "begun", mutant))
+        yield
+
+
+def serves_before_its_take_over_is_durable():
+    """The next coordinator may go on from the mark before it, as if this one had never been."""
+    serve_all = RangesMember._lead_all
+
+    def mutant(self, store, term, life):
+        with patch.object(type(store), "when_durable", lambda self, lsn, done: done(None)):
+            serve_all(self, store, term, life)
+
+    return patch.object(RangesMember, "_lead_all", mutant)
+
+
+def leaves_no_headers():
+    """The next coordinator hears of no open transaction."""
+    return patch.object(Controller, "parting_ops", lambda self: self.parting.ops(self.store, ()))
+
+
+def forgets_where_transactions_wrote():
+    """The OPEN headers do not say which leaders let them in."""
+    header = Transaction.header
+
+    def mutant(self, state=None):
+        record = header(self, state)
+        record.pop("terms", None)
+        return record
+
+    return patch.object(Transaction, "header", mutant)
+
+
+def says_only_what_it_wrote_itself():
+    """A leader that continues another's term leaves out what that one took."""
+    return patch.object(Outcomes, "writes", lambda self, key: {})
+
+
+def continues_nothing():
+    """Every change of a range's leader may have lost something."""
+    return patch.object(lineage, "of_leader", lambda log, term: (term,))
+
+
 def gives_up_where_the_store_takes_nothing_now():
     """An end that cannot be recorded at that moment is answered as if it never could, its repeat as if it was."""
     return patch.object(ending, "apply_patiently", _impatiently)
@@ -201,3 +294,11 @@ MUTANTS = {
     keeps_what_an_older_coordinator_let_in: (0, 60),
 }
 """With the first seed and the number of seeds in which each is found."""
+
+HANDOVER_MUTANTS = {
+    leaves_no_headers: (0, 20),
+    forgets_where_transactions_wrote: (0, 20),
+    says_only_what_it_wrote_itself: (0, 20),
+    continues_nothing: (0, 20),
+}
+"""Found where leaders change by hand-overs alone; the others of hand-overs by tests of their own."""
