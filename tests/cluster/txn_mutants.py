@@ -32,10 +32,10 @@ def takes_writes_after_the_end():
     """A closed transaction may write on."""
     end_in = Admissions._end_in
 
-    def mutant(self, key, group, led):
+    def mutant(self, key, group, term, led):
         admitted = self._open.get(key[:2])
         partitions = dict(admitted.partitions) if admitted is not None else {}
-        written = end_in(self, key, group, led)
+        written = end_in(self, key, group, term, led)
         if admitted is not None:
             admitted.partitions.update(partitions)
             self._open[key[:2]] = admitted
@@ -48,9 +48,9 @@ def says_once_where_it_wrote():
     """The coordinator, whose first question's answer was lost, hears that nothing was written."""
     end_in = Admissions._end_in
 
-    def mutant(self, key, group, led):
-        again = key in self._closed and group in self._closed[key].groups
-        return {} if again else end_in(self, key, group, led)
+    def mutant(self, key, group, term, led):
+        again = key in self._closed and group in self._closed[key].terms
+        return {} if again else end_in(self, key, group, term, led)
 
     return patch.object(Admissions, "_end_in", mutant)
 
