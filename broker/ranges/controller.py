@@ -188,6 +188,9 @@ class Controller(StoreServices):
     def _decide(self, transaction: Transaction, group: GroupTransaction | None) -> None:
         """A PREPARING one; who comes for its id, or its group, waits (T3)."""
         held = self.coordinator.get(transaction.transactional_id)
+        if held is not None and held.open is not transaction:
+            # Its end was answered and the next one has begun; that it is committed was about to be recorded.
+            held = None
         for group_id, offsets in list(transaction.offsets.items()):
             self.offsets.hold(transaction, group_id, offsets)
         if held is not None:

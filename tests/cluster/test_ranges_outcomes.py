@@ -141,8 +141,8 @@ def test_transactions_that_end_in_the_same_segments_are_aborted_each_under_its_o
         view.put(keys.txn(key), {"state": State.ABORTED.value})
         outcomes.decide(key, aborted=True)
     nobody = SimpleNamespace(serve=lambda kind, handle: None)
-    _, limit, is_all, segment_id, ranges = Reports(None, None, outcomes, nobody)._of(place)
-    assert (limit, is_all, segment_id) == (20, True, FIRST + 1)
+    _, limit, is_all, resolved, ranges = Reports(None, None, outcomes, nobody)._of(place)
+    assert (limit, is_all, resolved) == (20, True, [[FIRST, 10], [FIRST + 1, 20]])
     named = {keys.aborted(segment, 0, first): [last, producer] for segment, first, last, producer in ranges}
     assert len(named) == len(ranges) == 4
     for key, value in named.items():
