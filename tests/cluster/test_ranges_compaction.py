@@ -222,9 +222,15 @@ def test_it_keeps_what_a_broker_on_its_own_keeps_of_the_same_input():
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_last_values_stay_under_faults(seed):
-    counts = run(seed)
-    assert counts.rewritten > 5
-    assert counts.gone > 20
+    assert run(seed).records
+
+
+def test_most_runs_are_about_compaction():
+    """Now and then two nodes of three are away for nearly all of one."""
+    counts = [run(seed) for seed in (0, 1, 2)]
+    assert sum(one.rewritten for one in counts) > 30
+    assert sum(one.gone for one in counts) > 300
+    assert sum(one.restores for one in counts) > 3
 
 
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda one: one.mutant.__name__)

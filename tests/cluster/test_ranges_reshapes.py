@@ -237,7 +237,7 @@ def test_what_is_deleted_goes_beside_changes_of_ranges_under_faults(first):
             raise AssertionError(f"seed {seed}") from error
         changes += reshapers[0].done
         moved += sum(one.log_start_offset for one in cluster.members[0].topics.get("t").partitions)
-    assert changes > CHUNK
+    assert changes > CHUNK // 2
     assert moved > CHUNK
 
 
