@@ -10,7 +10,8 @@ from itertools import islice
 
 from storage.clock import Scheduler
 from txn import keys
-from txn.metastore import Delete, MetaStore, Op, Put, StoreFailed
+from txn.metastore import Delete, MetaStore, Op, Put, StoreFailed, TryAgain
+from txn.patience import AGAIN_MS
 
 BATCH_OPS = 2_000
 """So many at a time: a segment may have hundreds of thousands, more than a batch or a turn of the loop should hold."""
@@ -35,6 +36,9 @@ def delete_in_batches(store: MetaStore, scheduler: Scheduler, paths: Callable[[]
         return
     try:
         store.apply(ops)
+    except TryAgain:
+        scheduler.call_later(AGAIN_MS, delete_in_batches, store, scheduler, paths)
+        return
     except StoreFailed:
         return  # the store says so to everyone; the next start removes them
     if len(ops) == BATCH_OPS:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from storage.clock import Scheduler, Timer
-from txn.metastore import StoreFailed
+from txn.metastore import StoreFailed, TryAgain
+from txn.patience import AGAIN_MS
 
 
 class Sweep(ABC):
@@ -38,6 +39,9 @@ class Sweep(ABC):
         """One turn's part; the next one follows at once while there is more to look at."""
         try:
             more = self.part(self._scheduler.now_ms() - self._expiration_ms)
+        except TryAgain:
+            self._timer = self._scheduler.call_later(AGAIN_MS, self._sweep)
         except StoreFailed:
             return  # the store has said so to everyone
-        self._timer = self._scheduler.call_later(0 if more else self._interval_ms, self._sweep)
+        else:
+            self._timer = self._scheduler.call_later(0 if more else self._interval_ms, self._sweep)
