@@ -20,7 +20,7 @@ from storage.layout import TransactionalBatch
 from txn import keys
 from txn.metastore import Change, Event, MetaStore, Snapshot
 from txn.partition import Partition
-from txn.transaction import State, WritesBySegment, extend
+from txn.transaction import State, WritesBySegment, extend, joined
 
 RECOVERED_TERM = "recovered_term"
 """In the record NODE: what began under a coordinator of an earlier term has a header there, or was aborted."""
@@ -33,6 +33,9 @@ class Outcomes:
         self._view = view
         self._settled = settled
         self._undecided: dict[keys.TxnKey, dict[Partition, WritesBySegment]] = {}
+        self._aborted: dict[keys.TxnKey, dict[Partition, WritesBySegment]] = {}
+        """The same of those that were aborted, as long as they may have headers: where the news of that is here before
+        the coordinator's question, what they wrote is asked for still."""
         self._without: set[keys.TxnKey] = set()
         """Those of them that had no header when something of them was found: none may ever be told."""
         self._loaded: dict[Partition, int] = {}
@@ -56,9 +59,10 @@ class Outcomes:
         """It is gone from here."""
         partition.transactions.clear()
         self._loaded.pop(partition, None)
-        for key, writes in list(self._undecided.items()):
-            if writes.pop(partition, None) is not None and not writes:
-                del self._undecided[key]
+        for known in (self._undecided, self._aborted):
+            for key, writes in list(known.items()):
+                if writes.pop(partition, None) is not None and not writes:
+                    del known[key]
 
     def _found(self, partition: Partition, first: int, last: int, key: keys.TxnKey) -> None:
         outcome = self._outcome(key)
@@ -73,6 +77,9 @@ class Outcomes:
             outcome = State.ABORTED
         if outcome is State.ABORTED:
             partition.transactions.add_aborted(key[0], first, last)
+            if self.has_header(key):
+                writes = self._aborted.setdefault(key, {}).setdefault(partition, {})
+                extend(writes, partition.segment_of(first), first, last)
             return
         if outcome is None:
             self._without.add(key)
@@ -139,6 +146,7 @@ class Outcomes:
                 key = keys.parse_txn(event.key)
                 if key in self._undecided:
                     self._without_header(key, self.recovered_term())
+                self._aborted.pop(key, None)
                 self._settled(key)
             elif isinstance(event, Change) and event.new is not None:
                 state = State(event.new.value["state"])
@@ -155,6 +163,10 @@ class Outcomes:
     def look(self) -> None:
         """At all that is undecided here: another coordinator may have ended what the one before left."""
         ended = self.recovered_term()
+        for key in [
+            one for one in self._aborted if keys.term_of(one[2]) < ended and not self.has_header(one)
+        ]:
+            del self._aborted[key]
         for key in list(self._undecided):
             outcome = self._outcome(key)
             if outcome in (State.COMMITTED, State.ABORTED):
@@ -179,6 +191,10 @@ class Outcomes:
     def decide(self, key: keys.TxnKey, *, aborted: bool) -> None:
         """The outcome of a transaction, which is final; harmless when repeated."""
         writes = self._undecided.pop(key, {})
+        if aborted and writes and (self.has_header(key) or keys.term_of(key[2]) >= self.recovered_term()):
+            known = self._aborted.setdefault(key, {})
+            for partition, segments in writes.items():
+                known[partition] = joined(known.get(partition, {}), segments)
         for partition, segments in writes.items():
             for write in segments.values() if aborted else ():
                 # Each by its own first batch: that is the name of the record of it, which another one's must not have.
@@ -189,8 +205,11 @@ class Outcomes:
     # For the coordinator.
 
     def writes(self, key: keys.TxnKey) -> dict[Partition, WritesBySegment]:
-        """What is committed here of a transaction that is undecided here."""
-        return self._undecided.get(key, {})
+        """What is in the committed log here of a transaction that is not settled."""
+        found = dict(self._aborted.get(key, {}))
+        for partition, segments in self._undecided.get(key, {}).items():
+            found[partition] = joined(found.get(partition, {}), segments)
+        return found
 
 
 def words_of(writes: WritesBySegment, index: int) -> list[list[Any]]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from broker.ranges.outcomes import RECOVERED_TERM, Outcomes
+from broker.ranges.outcomes import RECOVERED_TERM, Outcomes, words_of
 from broker.ranges.records import first_segment
 from broker.ranges.settling import Reports
 from txn import keys
 from txn.buffer import PartitionTransactions
+from txn.metastore import Change
 from txn.transaction import State
 
 FIRST = first_segment(20)
@@ -126,6 +127,35 @@ def test_what_comes_after_its_header_has_gone_is_decided_when_that_is_on_record(
     outcomes.resolved_told([])
     assert not place.transactions.is_aborted(5, 6)
     assert place.last_stable_offset == place.end_offset
+
+
+def test_where_an_aborted_transaction_wrote_is_known_until_its_header_is_gone():
+    """A leader that took over may hear of the abort before it is asked what was written."""
+    view = View()
+    view.put(keys.NODE, {RECOVERED_TERM: 3})
+    outcomes = Outcomes(lambda: view, lambda key: None)
+    place = Place(0, 10)
+    place.end_offset = 20
+    before, after = (4, 0, seq(3)), (4, 1, seq(3, 2))
+    view.put(keys.txn(before), {"state": State.OPEN.value})
+    for first in (2, 12):
+        outcomes.committed(place, batch(first, first + 1, before))
+    # By a note, ahead of the record.
+    outcomes.decide(before, aborted=True)
+    view.put(keys.txn(before), {"state": State.ABORTED.value})
+    view.put(keys.txn(after), {"state": State.ABORTED.value})
+    outcomes.committed(place, batch(14, 15, after))
+    for _ in range(2):
+        assert words_of(outcomes.writes(before)[place], 0) == [[0, FIRST, 2, 3], [0, FIRST + 1, 12, 13]]
+        assert words_of(outcomes.writes(after)[place], 0) == [[0, FIRST + 1, 14, 15]]
+        outcomes.decide(before, aborted=True)
+        outcomes.look()
+    for key in (before, after):
+        record = view.records.pop(keys.txn(key))
+        outcomes.headers_told([Change(1, keys.txn(key), record, None)])
+        assert not outcomes.writes(key)
+    view.put(keys.NODE, {RECOVERED_TERM: 4})
+    assert not outcomes._aborted
 
 
 def test_transactions_that_end_in_the_same_segments_are_aborted_each_under_its_own_name():
