@@ -252,6 +252,7 @@ class RangesMember:
             on_settled=self._looks.wake,
         )
         self._metadata_group: Group | None = None
+        self._named_by_record_until_ms = scheduler.monotonic_ms() + NAMED_MS
         self._life: Life | None = None
         self._controller: Controller | None = None
         """From when it has taken over on; it serves when that is durable."""
@@ -508,11 +509,23 @@ class RangesMember:
         return {self.node_id, *self._neighbours.here()}
 
     def brokers(self) -> list[Broker]:
-        """The members that are named to clients, and this one."""
+        """The members that are named to clients, and this one. Whom a node that has just started did not hear yet is
+        where the records have it."""
         members = self._members() or self._told
         named = {node: broker for node, broker in self._neighbours.here(NAMED_MS).items() if node in members}
+        if self._scheduler.monotonic_ms() < self._named_by_record_until_ms:
+            named = {**self._on_record(members), **named}
         named[self.node_id] = Broker(self.node_id, *self.advertised, self._config.broker_rack or None)
         return [named[node] for node in sorted(named)]
+
+    def _on_record(self, members: Iterable[int]) -> dict[int, Broker]:
+        found = {}
+        for node in members:
+            record = self.metadata.view.get(keys.cluster_node(node))
+            host, _, port = record.value["address"].rpartition(":") if record is not None else ("", "", "")
+            if record is not None and port:
+                found[node] = Broker(node, host, int(port), record.value["rack"] or None)
+        return found
 
     def leader_address(self) -> tuple[str, int] | None:
         """Where clients reach the metadata's leader; None where it is not known, or this node."""

@@ -357,3 +357,22 @@ def test_who_comes_to_lead_many_ranges_at_once_tells_of_them_together():
         told = [call.args[1][1] for say in says for call in say.call_args_list if call.args[1][0] == "led"]
     assert sum(len(words) for words in told) >= 2 * 3 * 60
     assert len(told) < 60
+
+
+def test_a_node_that_has_just_started_names_members_that_it_did_not_hear_yet():
+    """librdkafka throws away whom metadata do not name, and all that is under way to it."""
+    cluster = SimRanges(7)
+    cluster.create_topic("t", 3)
+    away = next(node for node in cluster.names if node != cluster.controller().node_id)
+    other = next(node for node in cluster.names if node not in (away, cluster.controller().node_id))
+    cluster.cut_power(away)
+    cluster.cut |= {(other, away), (away, other)}
+    cluster.start(away)
+    while (
+        answer := cluster.ask(away, ApiKey.METADATA, 12, topics=(), allow_auto_topic_creation=False)
+    ) is None:
+        cluster.advance(10)
+    assert [broker.node_id for broker in answer.brokers] == list(cluster.names)
+    assert {(broker.host, broker.port) for broker in answer.brokers} == {
+        (f"sim-{node}", 9092) for node in cluster.names
+    }
