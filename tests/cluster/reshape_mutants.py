@@ -93,15 +93,15 @@ def lists_ancestors_as_the_parents_come():
 
 
 MUTANTS = {
-    takes_data_behind_its_end: (0, 3),
-    begins_from_parents_that_have_not_ended: (0, 3),
-    succeeds_parents_that_have_not_ended: (0, 3),
-    forgets_what_a_transaction_wrote_to_a_parent: (0, 10),
-    forgets_parents_that_transactions_need: (9, 19),
-    forgets_parents_before_all_have_the_children: (5, 16),
-    forgets_the_outcomes_of_what_the_children_have: (0, 10),
-    resolves_in_the_last_segment_alone: (20, 30),
-    begins_in_the_first_term: (0, 3),
-    lists_ancestors_as_the_parents_come: (0, 3),
+    takes_data_behind_its_end: (0, 30),
+    begins_from_parents_that_have_not_ended: (0, 30),
+    succeeds_parents_that_have_not_ended: (0, 30),
+    forgets_what_a_transaction_wrote_to_a_parent: (0, 40),
+    forgets_parents_that_transactions_need: (0, 60),
+    forgets_parents_before_all_have_the_children: (0, 60),
+    forgets_the_outcomes_of_what_the_children_have: (0, 40),
+    resolves_in_the_last_segment_alone: (20, 60),
+    begins_in_the_first_term: (0, 30),
+    lists_ancestors_as_the_parents_come: (0, 30),
 }
 """With the first seed and the number of seeds in which each is found."""
