@@ -296,9 +296,9 @@ MUTANTS = {
 """With the first seed and the number of seeds in which each is found."""
 
 HANDOVER_MUTANTS = {
-    leaves_no_headers: (0, 20),
-    forgets_where_transactions_wrote: (0, 20),
-    says_only_what_it_wrote_itself: (0, 20),
-    continues_nothing: (0, 20),
+    leaves_no_headers: (0, 80),
+    forgets_where_transactions_wrote: (0, 80),
+    says_only_what_it_wrote_itself: (0, 80),
+    continues_nothing: (0, 80),
 }
 """Found where leaders change by hand-overs alone; the others of hand-overs by tests of their own."""
