@@ -53,17 +53,5 @@ class AncestryRecovery(Recovery):
 
     def _take_ancestor(self, segment: Segment) -> None:
         for partition, index in sorted(segment.indexes.items()):
-            log = self.partitions[partition - self.first]
             self.snapshots[partition] = segment
-            if partition not in self.known:
-                self._know(partition, index.start_offset)
-            if index.start_offset != log.end_offset:
-                raise CorruptLog(
-                    segment.path,
-                    0,
-                    f"partition {partition} starts at offset {index.start_offset}, the log before it ends at "
-                    f"{log.end_offset}",
-                )
-            if index.runs:
-                log.add_index(index)
-            log.end_offset = index.end_offset
+            self._take_index(segment, partition, index)

@@ -23,6 +23,7 @@ from storage.cache import SegmentCache
 from storage.checkpoint import producers_snapshot
 from storage.disk import Disk
 from storage.format import HEADER_BLOCK_BYTES, CorruptLog
+from storage.index import PartitionIndex
 from storage.layout import LogConfig, RangeIdentity, SegmentInfo
 from storage.partition import PartitionLog
 from storage.producers import ProducerBudget, ProducerStates
@@ -184,19 +185,23 @@ class ChainScan:
         for partition, index in sorted(segment.indexes.items()):
             if not self.first <= partition <= self.last:
                 continue
-            log = self.partitions[partition - self.first]
-            if partition not in self.known:
-                self._know(partition, index.start_offset)
-            if index.start_offset != log.end_offset:
-                raise CorruptLog(
-                    segment.path,
-                    0,
-                    f"partition {partition} starts at offset {index.start_offset}, the log before it ends at "
-                    f"{log.end_offset}",
-                )
-            if index.runs:
-                log.add_index(index)
-            log.end_offset = index.end_offset
+            self._take_index(segment, partition, index)
+
+    def _take_index(self, segment: Segment, partition: int, index: PartitionIndex) -> None:
+        """The partition goes on in this segment, which has a footer. Raises CorruptLog."""
+        log = self.partitions[partition - self.first]
+        if partition not in self.known:
+            self._know(partition, index.start_offset)
+        if index.start_offset != log.end_offset:
+            raise CorruptLog(
+                segment.path,
+                0,
+                f"partition {partition} starts at offset {index.start_offset}, the log before it ends at "
+                f"{log.end_offset}",
+            )
+        if index.runs:
+            log.add_index(index)
+        log.end_offset = index.end_offset
 
     def _scan(self, found: Found) -> None:
         segment = found.segment

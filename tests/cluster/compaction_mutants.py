@@ -7,14 +7,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from unittest import mock
 
 from broker.ranges.compaction import RangeCompactor
 from storage import compaction_rewrite, replica_compaction, replica_takeover
 from storage.numbered_chain import NumberedChain
 from storage.replica_compaction import ReplicaCompaction
+from tests.cluster.planted import Planted, survey
 from tests.cluster.sim_compaction import run
 
 candidate = RangeCompactor._candidate
@@ -94,16 +94,6 @@ def taken_over_unnamed() -> Iterator[None]:
         yield
 
 
-Mutant = Callable[[], contextlib.AbstractContextManager[None]]
-
-
-@dataclass(frozen=True)
-class Planted:
-    mutant: Mutant
-    first_seed: int
-    """The first in which it was found: there it must be found again, or in one of the `WITHIN` from there on."""
-
-
 WITHIN = 60
 PLANTED = [
     Planted(before_it_is_stable, 4),
@@ -116,21 +106,5 @@ PLANTED = [
 ]
 
 
-def found_in(mutant: Mutant, seed: int) -> str | None:
-    """What it is betrayed by; None: nothing."""
-    with mutant():
-        try:
-            run(seed)
-        except Exception as error:  # noqa: BLE001 - whatever it breaks
-            return f"{type(error).__name__}: {str(error)[:100]}"
-    return None
-
-
-def main(seeds: int) -> None:
-    for planted in PLANTED:
-        found = {seed: said for seed in range(seeds) if (said := found_in(planted.mutant, seed))}
-        print(f"{planted.mutant.__name__}: {len(found)} of {seeds}: {list(found.items())[:2]}", flush=True)
-
-
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    survey(run, PLANTED, int(sys.argv[1]))

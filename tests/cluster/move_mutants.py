@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from unittest import mock
 
 from broker.ranges import replica_moves, view
@@ -15,6 +14,7 @@ from broker.ranges.member_changes import MetadataMembers
 from broker.ranges.moves import settled
 from broker.ranges.moving import Moving
 from broker.ranges.records import RangeRecord
+from tests.cluster.planted import Planted, survey
 from tests.cluster.sim_moves import run
 
 
@@ -53,16 +53,6 @@ def removed_with_replicas() -> Iterator[None]:
         yield
 
 
-Mutant = Callable[[], contextlib.AbstractContextManager[None]]
-
-
-@dataclass(frozen=True)
-class Planted:
-    mutant: Mutant
-    first_seed: int
-    """The first in which it was found: there it must be found again, or in one of the `WITHIN` from there on."""
-
-
 WITHIN = 6
 PLANTED = [
     Planted(leaves_at_once, 0),
@@ -71,21 +61,5 @@ PLANTED = [
 ]
 
 
-def found_in(mutant: Mutant, seed: int) -> str | None:
-    """What it is betrayed by; None: nothing."""
-    with mutant():
-        try:
-            run(seed)
-        except Exception as error:  # noqa: BLE001 - whatever it breaks
-            return f"{type(error).__name__}: {str(error)[:100]}"
-    return None
-
-
-def main(seeds: int) -> None:
-    for planted in PLANTED:
-        found = {seed: said for seed in range(seeds) if (said := found_in(planted.mutant, seed))}
-        print(f"{planted.mutant.__name__}: {len(found)} of {seeds}: {list(found.items())[:2]}", flush=True)
-
-
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    survey(run, PLANTED, int(sys.argv[1]))

@@ -352,6 +352,18 @@ def headers(cluster):
     return [key for key, _ in view.scan(keys.TXNS)]
 
 
+def take_turns(rng, transactors, transactions):
+    """A step of one after the other, until so many have ended; what each has under way then."""
+    under_way = {transactor: transactor.steps() for transactor in transactors}
+    done = 0
+    while done < transactions:
+        transactor = rng.choice(transactors)
+        if next(under_way[transactor], "over") == "over":
+            under_way[transactor] = transactor.steps()
+            done += 1
+    return under_way
+
+
 def live_through_faults(seed, transactions=40, beside=lambda cluster: lambda: None):
     """A cluster, four producers, faults at whatever moment; then all that they were told is held against what is there.
     How each transaction ended, as counts. `beside(cluster)` begins something more, and gives what ends it."""
@@ -399,13 +411,7 @@ def live_through_faults(seed, transactions=40, beside=lambda cluster: lambda: No
     for transactor in transactors:
         transactor.at_the_end = at_the_end
     cluster.scheduler.call_later(200, fault)
-    under_way = {transactor: transactor.steps() for transactor in transactors}
-    done = 0
-    while done < transactions:
-        transactor = rng.choice(transactors)
-        if next(under_way[transactor], "over") == "over":
-            under_way[transactor] = transactor.steps()
-            done += 1
+    under_way = take_turns(rng, transactors, transactions)
     faults_go_on = False
     cluster.heal()
     end_beside()
@@ -484,13 +490,7 @@ def live_through_handovers(seed, transactions=40):
             member.leaderships.hand_over(group, rng.choice(list(cluster.members)))
 
     cluster.scheduler.call_later(200, event)
-    under_way = {transactor: transactor.steps() for transactor in transactors}
-    done = 0
-    while done < transactions:
-        transactor = rng.choice(transactors)
-        if next(under_way[transactor], "over") == "over":
-            under_way[transactor] = transactor.steps()
-            done += 1
+    under_way = take_turns(rng, transactors, transactions)
     goes_on = False
     cluster.run_until(lambda: not cluster.stopping)
     cluster.start_stopped()

@@ -13,7 +13,8 @@ from support.sim_producer import create_topic, produce_fields
 
 from broker.ranges.compaction import needed_from
 from broker.ranges.records import directory
-from tests.cluster.compaction_mutants import PLANTED, WITHIN, found_in
+from tests.cluster.compaction_mutants import PLANTED, WITHIN
+from tests.cluster.planted import must_be_found
 from tests.cluster.sim_compaction import (
     SETTINGS,
     SMALL,
@@ -235,5 +236,4 @@ def test_most_runs_are_about_compaction():
 
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda one: one.mutant.__name__)
 def test_a_planted_fault_is_found(planted):
-    seeds = range(planted.first_seed, planted.first_seed + WITHIN)
-    assert any(found_in(planted.mutant, seed) for seed in seeds)
+    must_be_found(run, planted.mutant, planted.first_seed, WITHIN)

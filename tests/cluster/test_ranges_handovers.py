@@ -14,6 +14,7 @@ import pytest
 from broker.replication.metadata_group import METADATA_GROUP
 from raftish.entries import Kind
 from raftish.messages import AppendRequest, TimeoutNow
+from tests.cluster.planted import must_be_found
 from tests.cluster.sim_cluster import nothing_is_lost
 from tests.cluster.sim_ranges import SimRanges
 from tests.cluster.sim_transactors import (
@@ -270,12 +271,4 @@ def test_no_transaction_aborts_where_leaders_are_handed_over(first):
 
 @pytest.mark.parametrize("mutant", HANDOVER_MUTANTS, ids=lambda mutant: mutant.__name__)
 def test_a_wrong_handover_is_found(mutant):
-    first, seeds = HANDOVER_MUTANTS[mutant]
-    with mutant():
-        for seed in range(first, first + seeds):
-            try:
-                live_through_handovers(seed)
-            except Exception as found:  # noqa: BLE001 - what a wrong broker runs into
-                print(f"seed {seed}: {type(found).__name__} {str(found)[:200]}")
-                return
-    pytest.fail(f"{seeds} seeds did not find it")
+    must_be_found(live_through_handovers, mutant, *HANDOVER_MUTANTS[mutant])

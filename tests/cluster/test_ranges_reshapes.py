@@ -12,6 +12,7 @@ import pytest
 from support.sim_node import batch
 
 from tests.cluster import sim_moves
+from tests.cluster.planted import must_be_found
 from tests.cluster.reshape_mutants import MUTANTS
 from tests.cluster.sim_ranges import Operator, SimRanges, Writer
 from tests.cluster.sim_reshapes import Reshaper, check_epochs, layout, spans
@@ -243,15 +244,7 @@ def test_what_is_deleted_goes_beside_changes_of_ranges_under_faults(first):
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
 def test_a_wrong_broker_is_found(mutant):
-    first, seeds = MUTANTS[mutant]
-    with mutant():
-        for seed in range(first, first + seeds):
-            try:
-                reshape_through_faults(seed)
-            except Exception as found:  # noqa: BLE001 - what a wrong broker runs into
-                print(f"seed {seed}: {type(found).__name__} {str(found)[:200]}")
-                return
-    pytest.fail(f"{seeds} seeds did not find it")
+    must_be_found(reshape_through_faults, mutant, *MUTANTS[mutant])
 
 
 def test_a_close_that_comes_again_ends_no_write_of_the_next_transaction():

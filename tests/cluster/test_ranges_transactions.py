@@ -13,6 +13,7 @@ import pytest
 
 from broker.replication.metadata_group import METADATA_GROUP
 from raftish.messages import AppendRequest, Note
+from tests.cluster.planted import must_be_found
 from tests.cluster.sim_cluster import nothing_is_lost
 from tests.cluster.sim_ranges import SimRanges
 from tests.cluster.sim_transactors import (
@@ -336,12 +337,4 @@ def test_transactions_are_whole_under_faults(first):
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
 def test_a_wrong_broker_is_found(mutant):
-    first, seeds = MUTANTS[mutant]
-    with mutant():
-        for seed in range(first, first + seeds):
-            try:
-                live_through_faults(seed)
-            except Exception as found:  # noqa: BLE001 - what a wrong broker runs into
-                print(f"seed {seed}: {type(found).__name__} {str(found)[:200]}")
-                return
-    pytest.fail(f"{seeds} seeds did not find it")
+    must_be_found(live_through_faults, mutant, *MUTANTS[mutant])
